@@ -1,0 +1,173 @@
+"""The contract of every diagnostic: fed batch by batch from one forward pass, asked for its table at the end."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+from torchmetrics import Metric
+
+from diffusionlens.analysis.intervals import Floats, bootstrap_ratio, wilson
+from diffusionlens.capture import AttentionBlock, Trace
+from diffusionlens.data.sample import Batch
+from diffusionlens.models.backbone import Backbone
+from diffusionlens.results import Row
+
+Need = Literal["boxes", "masks", "labels", "attention", "cls"]
+
+
+class Options(BaseModel):
+    """Base of a diagnostic's options: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a diagnostic knows before the first picture.
+
+    `layers` are the layers to report, in order; `pictures` how many will come in all (over all processes);
+    `provides` what the data carries; `samples` the indices of the pictures shown on the page.
+    """
+
+    backbone: Backbone
+    layers: tuple[int, ...]
+    pictures: int
+    provides: frozenset[str]
+    seed: int
+    samples: tuple[int, ...] = ()
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.backbone.grid
+
+
+@dataclass(frozen=True)
+class Column:
+    """One series of per-picture values. `kind`: how its interval is made; `scale`: factor of the reported value."""
+
+    metric: str
+    layer: int | None = None
+    head: int | str | None = None
+    token: str | None = None
+    kind: Literal["mean", "proportion"] = "mean"
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A metric or analysis that could not be had, and why, for the page and the manifest."""
+
+    what: str
+    reason: str
+
+
+class Diagnostic(Metric):
+    """A diagnostic of per-picture values, accumulated over batches and processes.
+
+    Subclasses set `name`, `needs` and `options_type`, give their `columns`, and call `record` once per batch from
+    `update`. A value of the table is sum(numerator) / sum(denominator) over pictures, in the order of the data set,
+    so that the batch size and the number of processes change nothing.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    options_type: ClassVar[type[Options]] = Options
+    full_state_update = False
+
+    index: list[Tensor]
+    numerator: list[Tensor]
+    denominator: list[Tensor]
+
+    def __init__(self, context: Context, options: Options) -> None:
+        super().__init__()
+        self.context = context
+        self.options = options
+        self.left_out: list[LeftOut] = []
+        for state in ("index", "numerator", "denominator"):
+            self.add_state(state, default=[], dist_reduce_fx="cat")
+
+    @property
+    @abstractmethod
+    def columns(self) -> Sequence[Column]:
+        """The per-picture series, in the order in which `record` gets them."""
+
+    @abstractmethod
+    def update(self, trace: Trace, batch: Batch) -> None:
+        """Takes in one batch."""
+
+    def observe(self, block: AttentionBlock, batch: Batch) -> None:
+        """Takes in the attention of one layer for some pictures of `batch`; comes before `update` of that batch."""
+
+    def record(self, batch: Batch, numerator: Tensor, denominator: Tensor | None = None) -> None:
+        """Adds per-picture values [B, columns]; NaN in `numerator` says that a picture does not count there."""
+        undefined = torch.isnan(numerator)
+        weight = torch.ones_like(numerator) if denominator is None else denominator.clone()
+        weight[undefined] = 0
+        self.index.append(torch.tensor([sample.index for sample in batch.samples]))
+        self.numerator.append(torch.where(undefined, 0, numerator).float().cpu())
+        self.denominator.append(weight.float().cpu())
+
+    @property
+    def order(self) -> list[int]:
+        """Index in the data set of every recorded picture, ascending."""
+        index = _joined(self.index)
+        return [] if index is None else sorted(index.tolist())
+
+    def ordered(self, state: str) -> Tensor | None:
+        """A list state as one tensor, pictures in the order of the data set; None when no picture came."""
+        values, index = _joined(getattr(self, state)), _joined(self.index)
+        return None if values is None or index is None else values[index.argsort()]
+
+    def series(self) -> tuple[Sequence[Column], Floats, Floats]:
+        """Columns with numerator and denominator [pictures, columns]; subclasses may add derived columns."""
+        numerator, denominator = self.ordered("numerator"), self.ordered("denominator")
+        if numerator is None or denominator is None:
+            empty = np.zeros((0, len(self.columns)))
+            return self.columns, empty, empty
+        return self.columns, numerator.double().numpy(), denominator.double().numpy()
+
+    def table(self) -> list[Row]:
+        """Every metric's rows, those of several heads also averaged as head "mean"."""
+        columns, numerator, denominator = self.series()
+        low, high = bootstrap_ratio(numerator, denominator, self.context.seed)
+        rows = []
+        for place, column in enumerate(columns):
+            n = int((denominator[:, place] > 0).sum())
+            if n == 0:
+                continue
+            total = float(denominator[:, place].sum())
+            value = float(numerator[:, place].sum()) / total
+            bounds = (float(low[place]), float(high[place]))
+            if column.kind == "proportion":
+                n = round(total)
+                bounds = wilson(value * n, n)
+            rows.append(_row(self.name, column, value, bounds, n))
+        return rows
+
+    def per_image(self) -> tuple[Sequence[Column], Floats]:
+        """Columns and values [pictures, columns] of per_image.csv.gz, rows in the order of `order`."""
+        columns, numerator, denominator = self.series()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = np.where(denominator > 0, numerator / denominator, np.nan)
+        scale = np.array([column.scale for column in columns])
+        return columns, values * scale
+
+    def compute(self) -> list[Row]:
+        return self.table()
+
+
+def _joined(state: list[Tensor] | Tensor) -> Tensor | None:
+    """A list state is a list before it is gathered from the processes, and a tensor after."""
+    if isinstance(state, Tensor):
+        return state if state.numel() else None
+    return torch.cat(state) if state else None
+
+
+def _row(analysis: str, column: Column, value: float, bounds: tuple[float, float], n: int) -> Row:
+    low, high = (None if np.isnan(bound) else bound * column.scale for bound in bounds)
+    return Row(analysis, column.metric, value * column.scale, n, column.layer, column.head, column.token, low, high)

@@ -1,0 +1,50 @@
+"""95 % intervals: Wilson for proportions, seeded percentile bootstrap over pictures for everything else."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_Z = 1.959963984540054
+_RESAMPLES = 1000
+_CHUNK = 100  # resamples at a time, so that memory stays bounded for 50,000 pictures
+
+
+def wilson(successes: float, n: int) -> tuple[float, float]:
+    """The Wilson score interval of a proportion, as shares in 0..1.
+
+    Source: E. B. Wilson, JASA 22 (1927).
+    """
+    share = successes / n
+    centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * np.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+
+
+def bootstrap_ratio(numerator: Floats, denominator: Floats, seed: int) -> tuple[Floats, Floats]:
+    """Percentile interval of sum(numerator) / sum(denominator) per column, pictures (rows) resampled.
+
+    A mean over pictures is the ratio with denominator 1. All columns share their resamples, so that differences
+    between columns keep their pairing.
+
+    Args:
+        numerator, denominator: [pictures, columns]; a picture that does not count in a column is 0 in both.
+
+    Returns:
+        low and high, [columns]; NaN where fewer than two pictures count.
+    """
+    pictures, columns = numerator.shape
+    if pictures == 0:
+        return np.full(columns, np.nan), np.full(columns, np.nan)
+    rng = np.random.default_rng(seed)
+    samples = np.empty((_RESAMPLES, columns))
+    for start in range(0, _RESAMPLES, _CHUNK):
+        counts = rng.multinomial(pictures, np.full(pictures, 1 / pictures), size=_CHUNK).astype(np.float64)
+        total = counts @ denominator
+        with np.errstate(invalid="ignore", divide="ignore"):
+            samples[start : start + _CHUNK] = np.where(total > 0, counts @ numerator / total, np.nan)
+    low, high = np.full(columns, np.nan), np.full(columns, np.nan)
+    counted = (denominator > 0).sum(0) >= 2
+    if counted.any():
+        low[counted], high[counted] = np.nanpercentile(samples[:, counted], [2.5, 97.5], axis=0)
+    return low, high

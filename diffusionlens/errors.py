@@ -1,0 +1,5 @@
+"""The one error a user sees as a single line: what came, what was wanted, what to do."""
+
+
+class InputError(Exception):
+    """The request or an input is wrong; the command prints the message and exits with status 2."""

@@ -1,0 +1,158 @@
+"""A loaded ViT with what the diagnostics must know about it: token layout, preprocessing, where it came from."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffusionlens.errors import InputError
+from diffusionlens.models.positions import PositionRule, resize_positions
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How the model's pictures were prepared: channel mean and std (0..1 scale) and PIL interpolation name."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: str = "bicubic"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model came from, as the manifest states it. `sha256` is of the weights file; `family` the naming of
+    its keys; `branch` the network taken from a training file ("teacher"); `dropped` the keys left out, and why."""
+
+    spec: str
+    family: str
+    architecture: str
+    sha256: str | None = None
+    branch: str | None = None
+    epoch: int | None = None
+    attention: str = "softmax"
+    untrained: bool = False
+    dropped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def manifest(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one layer by kind: `cls` [B,D] or None, `registers` [B,R,D], `patches` [B,h,w,D]."""
+
+    cls: Tensor | None
+    registers: Tensor
+    patches: Tensor
+
+    @property
+    def flat_patches(self) -> Tensor:
+        """The patches as [B,h*w,D], row by row."""
+        return self.patches.flatten(1, 2)
+
+
+@dataclass
+class Backbone:
+    """A timm ViT and the facts about it that timm does not state in one place.
+
+    `blocks` are the transformer blocks in order, `norm` the final norm or None, `patch_size` (ph, pw) in
+    pixels, `has_cls` and `registers` the prefix tokens in their order: CLS, registers, patches.
+    """
+
+    label: str
+    model: nn.Module
+    blocks: Sequence[nn.Module]
+    norm: nn.Module | None
+    patch_size: tuple[int, int]
+    width: int
+    heads: int
+    has_cls: bool
+    registers: int
+    native_size: tuple[int, int]
+    preprocessing: Preprocessing
+    origin: Origin
+    position_rule: PositionRule = "timm"
+    size: tuple[int, int] = (0, 0)
+    _native_positions: Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.model.eval().requires_grad_(False)
+        self.size = self.size if self.size != (0, 0) else self.native_size
+        table = getattr(self.model, "pos_embed", None)
+        if isinstance(table, nn.Parameter) and self._native_positions is None:
+            self._native_positions = table.detach().clone()
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens before the first patch."""
+        return int(self.has_cls) + self.registers
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches at the present size."""
+        return self.size[0] // self.patch_size[0], self.size[1] // self.patch_size[1]
+
+    def default_size(self) -> tuple[int, int]:
+        """224 x 224, or the native size where that is smaller, brought down to a multiple of the patch size."""
+        return (
+            max(min(224, self.native_size[0]) // self.patch_size[0], 1) * self.patch_size[0],
+            max(min(224, self.native_size[1]) // self.patch_size[1], 1) * self.patch_size[1],
+        )
+
+    def set_size(self, size: tuple[int, int]) -> None:
+        """Makes the model take pictures of `size` (H, W), positions resized by the rule of its family.
+
+        Raises:
+            InputError: the patch size does not divide `size`, or the model takes only its native size.
+        """
+        for length, patch in zip(size, self.patch_size, strict=True):
+            if length < patch or length % patch:
+                near = sorted({max(length // patch, 1) * patch, (length // patch + 1) * patch})
+                raise InputError(
+                    f"size {size[0]}x{size[1]} does not fit {self.label}: {length} is not a multiple of its patch "
+                    f"size {patch}; use {' or '.join(map(str, near))}"
+                )
+        if size == self.size:
+            return
+        if not hasattr(self.model, "set_input_size"):
+            raise InputError(
+                f"{self.label} ({self.origin.architecture}) takes only {self.native_size[0]}x{self.native_size[1]}; "
+                f"leave out --size or give that"
+            )
+        self.model.set_input_size(img_size=size)
+        self.size = size
+        if self._native_positions is not None and self.position_rule != "timm":
+            native_grid = (self.native_size[0] // self.patch_size[0], self.native_size[1] // self.patch_size[1])
+            table = resize_positions(self._native_positions, native_grid, self.grid, self.position_rule)
+            self.model.pos_embed = nn.Parameter(table, requires_grad=False)
+
+    def split(self, tokens: Tensor) -> Tokens:
+        """[B,N,D] tokens in the model's order, told apart by kind."""
+        cls = tokens[:, 0] if self.has_cls else None
+        registers = tokens[:, int(self.has_cls) : self.prefix]
+        height, width = self.grid
+        patches = tokens[:, self.prefix :].unflatten(1, (height, width))
+        return Tokens(cls, registers, patches)
+
+    def normed(self, tokens: Tensor) -> Tensor:
+        """The tokens through the model's final norm, in float32; unchanged where there is none."""
+        return tokens if self.norm is None else self.norm(tokens.float())
+
+    def first_norm(self, layer: int) -> nn.Module | None:
+        """The norm in front of the attention of block `layer` (1..depth), or None for a post-norm block."""
+        block = self.blocks[layer - 1]
+        if "Post" in type(block).__name__:
+            return None
+        norm = getattr(block, "norm1", None)
+        return norm if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity) else None
+
+    def to(self, device: torch.device) -> "Backbone":
+        self.model.to(device)
+        return self

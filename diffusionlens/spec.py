@@ -1,0 +1,68 @@
+"""MODEL and DATA strings: `[label=]SPEC`, with SPEC `kind:rest?key=value&key=value`."""
+
+import re
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from urllib.parse import parse_qsl
+
+from diffusionlens.errors import InputError
+
+_LABEL = re.compile(r"^(?P<label>[A-Za-z0-9_.+-]+)=(?P<spec>.*)$", re.DOTALL)
+_KIND = re.compile(r"^(?P<kind>[a-z0-9-]{2,}):(?P<rest>.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed MODEL or DATA string. `kind` is empty for a bare path; `label` is None when not given."""
+
+    text: str
+    label: str | None
+    kind: str
+    rest: str
+    query: dict[str, str] = field(default_factory=dict)
+
+
+def parse_spec(text: str) -> Spec:
+    """Splits `[label=][kind:]rest[?query]`.
+
+    A `=` behind the first `?`, `:` or `/` belongs to the query or the path, not to a label. A drive letter
+    ("C:...") is not a kind, since kinds have two letters or more.
+
+    Raises:
+        InputError: the text is empty, or the query is not `key=value&key=value`.
+    """
+    if not text.strip():
+        raise InputError("an empty MODEL or DATA was given; wanted [label=]SPEC, for example timm:vit_small_patch16_224")
+    label: str | None = None
+    spec = text
+    head = re.split(r"[?:/\\]", text, maxsplit=1)[0]
+    if "=" in head and (found := _LABEL.match(text)):
+        label, spec = found["label"], found["spec"]
+    path, _, query_text = spec.partition("?")
+    try:
+        pairs = parse_qsl(query_text, keep_blank_values=True, strict_parsing=True) if query_text else []
+    except ValueError:
+        raise InputError(f"'{query_text}' in '{text}' is not a query; wanted ?key=value&key=value") from None
+    query: dict[str, str] = {}
+    for key, value in pairs:
+        if key in query:
+            raise InputError(f"'{key}' is given twice in '{text}'; give it once")
+        query[key] = value
+    kind = _KIND.match(path)
+    if kind:
+        return Spec(text, label, kind["kind"], kind["rest"], query)
+    return Spec(text, label, "", path, query)
+
+
+def check_query(spec: Spec, allowed: dict[str, str]) -> None:
+    """Refuses query keys that are not in `allowed` (key -> what it means), naming the nearest.
+
+    Raises:
+        InputError: an unknown key.
+    """
+    for key in spec.query:
+        if key not in allowed:
+            near = get_close_matches(key, allowed, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            known = ", ".join(sorted(allowed)) or "none"
+            raise InputError(f"'{key}' in '{spec.text}' is not an option of it (known: {known}){hint}")
