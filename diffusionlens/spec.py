@@ -66,3 +66,15 @@ def check_query(spec: Spec, allowed: dict[str, str]) -> None:
             hint = f"; did you mean '{near[0]}'?" if near else ""
             known = ", ".join(sorted(allowed)) or "none"
             raise InputError(f"'{key}' in '{spec.text}' is not an option of it (known: {known}){hint}")
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """`224` -> (224, 224), "224x320" -> (224, 320): height and width in pixels.
+
+    Raises:
+        InputError: something else.
+    """
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and 0 < int(part) <= 8192 for part in parts):
+        raise InputError(f"'{text}' is not a picture size; wanted N or HxW in pixels, as 224 or 224x320")
+    return int(parts[0]), int(parts[-1])

@@ -128,10 +128,11 @@ class Backbone:
             )
         self.model.set_input_size(img_size=size)
         self.size = size
-        if self._native_positions is not None and self.position_rule != "timm":
+        if self._native_positions is not None:  # from the native table, never from one that was resized already
             native_grid = (self.native_size[0] // self.patch_size[0], self.native_size[1] // self.patch_size[1])
             table = resize_positions(self._native_positions, native_grid, self.grid, self.position_rule)
-            self.model.pos_embed = nn.Parameter(table, requires_grad=False)
+            device = next(self.model.parameters()).device
+            self.model.pos_embed = nn.Parameter(table.to(device), requires_grad=False)
 
     def split(self, tokens: Tensor) -> Tokens:
         """[B,N,D] tokens in the model's order, told apart by kind."""
