@@ -1,6 +1,6 @@
 """What a picture is, before (`Picture`) and after (`Sample`) the transform that a model asks for."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,7 +18,7 @@ class Picture:
 
     `boxes` [K,4] float32 XYXY with continuous, exclusive ends (a box that covers the first pixel only is
     0,0,1,1); `category`, `crowd`, `difficult` have K entries. `mask` int64 [H,W], `depth` float32 [H,W] in
-    metres with NaN = no reading; H,W are those of `image` (RGB).
+    metres with NaN = no reading; H,W are those of `image` (RGB). `notes` says what of the annotation was left out.
     """
 
     image: Image.Image
@@ -30,6 +30,7 @@ class Picture:
     difficult: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     mask: Tensor | None = None
     depth: Tensor | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Sample:
     """One picture as a model sees it; boxes, mask and depth have gone exactly where the picture went.
 
     `image` float32 [3,H,W], normalised with the model's mean and std. `boxes` [K,4] XYXY pixels of the
-    transformed picture, clipped to it; boxes that the crop cut away entirely are gone and counted in
-    `boxes_lost`. `index` is the picture's place in its data set.
+    transformed picture, clipped to it; boxes that the crop cut away entirely are gone. `objects` counts the boxes before
+    the crop, without crowds and difficult ones; `box_area` [K] is each box's share of the original picture. `index` is
+    the picture's place in its data set.
     """
 
     image: Tensor
@@ -50,9 +52,11 @@ class Sample:
     category: Tensor
     crowd: Tensor
     difficult: Tensor
-    boxes_lost: int = 0
+    objects: int
+    box_area: Tensor
     mask: Tensor | None = None
     depth: Tensor | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -100,9 +104,3 @@ class UnreadablePicture(Exception):
 
 
 Transform = Callable[[Picture, int], Sample]
-
-
-def iterate(source: PictureSource) -> Iterator[Picture]:
-    """Every picture of `source` in its order."""
-    for index in range(len(source)):
-        yield source.open(index)

@@ -1,0 +1,91 @@
+"""`imagenet`: ILSVRC in class folders or flat, boxes from XML where they are found."""
+
+from pathlib import Path
+
+from diffusionlens.data.boxes import BoxList
+from diffusionlens.data.layout import class_folders, first_existing, pictures_below, refuse_empty, root_of
+from diffusionlens.data.open_picture import open_rgb
+from diffusionlens.data.sample import Picture, UnreadablePicture
+from diffusionlens.data.voc_xml import read_voc_xml
+from diffusionlens.errors import InputError
+from diffusionlens.spec import Spec, check_query
+
+_QUERY = {"split": "train or val, default val", "boxes": "folder of the XML annotations"}
+
+
+class ImageNet:
+    """ImageNet pictures. The label comes from the class folder, or from the first object's name in a flat folder.
+
+    A picture whose XML is missing is skipped and named when the data set has annotations at all.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        check_query(spec, _QUERY)
+        root = root_of(spec)
+        split = spec.query.get("split", "val")
+        folder = first_existing(root, [f"Data/CLS-LOC/{split}", f"ILSVRC/Data/CLS-LOC/{split}", split], f"split '{split}'")
+        self.label = spec.label or f"imagenet-{split}"
+        self.spec = spec.text
+        self.skipped: list[tuple[str, str]] = []
+        self.boxes = self._boxes_folder(spec, root, folder, split)
+        folders = class_folders(folder)
+        pictures = pictures_below(folder)
+        refuse_empty(pictures, folder, "pictures")
+        self.folder = folder
+        self.pictures = pictures
+        self.classes = folders
+        if self.boxes is not None:
+            self._annotations = {path.stem: path for path in sorted(self.boxes.rglob("*.xml"))}
+            with_boxes = [path for path in pictures if path.stem in self._annotations]
+            self.skipped = [(path.name, "no XML annotation") for path in pictures if path.stem not in self._annotations]
+            if not with_boxes:
+                raise InputError(f"{self.boxes} holds no XML of a picture in {folder}; give the right ?boxes=FOLDER")
+            self.pictures = with_boxes
+            if not folders:
+                self.classes = self._classes_of_annotations()
+        labelled = {"labels"} if self.classes else set()
+        self.provides = frozenset(labelled | ({"boxes"} if self.boxes is not None else set()))
+        self._number = {name: place for place, name in enumerate(self.classes)}
+
+    @staticmethod
+    def _boxes_folder(spec: Spec, root: Path, folder: Path, split: str) -> Path | None:
+        if "boxes" in spec.query:
+            given = Path(spec.query["boxes"]).expanduser()
+            if not given.is_dir():
+                raise InputError(f"?boxes={given} is not a folder; wanted the XML annotations of {folder}")
+            return given
+        usual = [f"Annotations/CLS-LOC/{split}", f"ILSVRC/Annotations/CLS-LOC/{split}", f"Annotations/{split}"]
+        usual += [f"{split}_boxes", f"{split}_xml"]
+        found = [root / name for name in usual if (root / name).is_dir()]
+        return found[0] if found else None
+
+    def _classes_of_annotations(self) -> list[str]:
+        names = set()
+        for picture in self.pictures:
+            try:
+                names |= {entry.name for entry in read_voc_xml(self._annotations[picture.stem])[1][:1]}
+            except UnreadablePicture:
+                continue  # said again, by name, when the picture is opened
+        return sorted(names)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def name(self, index: int) -> str:
+        return self.pictures[index].relative_to(self.folder).as_posix()
+
+    def open(self, index: int) -> Picture:
+        path = self.pictures[index]
+        size, objects = (None, []) if self.boxes is None else read_voc_xml(self._annotations[path.stem])
+        image = open_rgb(path, size)
+        boxes = BoxList(*image.size)
+        # ImageNet's stated size is wrong for some files; its boxes are in the pixels of the stated size.
+        scale = (1.0, 1.0) if size is None else (image.width / size[0], image.height / size[1])
+        for entry in objects:
+            category = self._number.get(entry.name, -1)
+            x0, y0, x1, y1 = entry.box
+            scaled = (x0 * scale[0], y0 * scale[1], x1 * scale[0], y1 * scale[1])
+            boxes.add(scaled, category, difficult=entry.difficult, what=entry.name or "object")
+        relative = path.relative_to(self.folder)
+        label = self._number.get(relative.parts[0] if len(relative.parts) > 1 else objects[0].name if objects else "")
+        return Picture(image, self.name(index), label, **boxes.fields())  # type: ignore[arg-type]

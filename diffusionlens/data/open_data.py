@@ -1,0 +1,40 @@
+"""`open_data`: a DATA string to its pictures."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from diffusionlens.data.coco import Coco
+from diffusionlens.data.folder import Folder
+from diffusionlens.data.imagenet import ImageNet
+from diffusionlens.data.sample import PictureSource
+from diffusionlens.data.scenes import Scenes
+from diffusionlens.data.tiny_imagenet import TinyImageNet
+from diffusionlens.data.voc import Voc
+from diffusionlens.errors import InputError
+from diffusionlens.spec import Spec, parse_spec
+
+READERS: dict[str, Callable[[Spec], PictureSource]] = {
+    "voc": Voc,
+    "coco": Coco,
+    "imagenet": ImageNet,
+    "tiny-imagenet": TinyImageNet,
+    "folder": Folder,
+    "scenes": Scenes.from_spec,
+}
+
+
+def open_data(text: str) -> PictureSource:
+    """Opens `[label=]KIND:ROOT[?key=value]`: finds the files and reads the lists, not the pictures.
+
+    Raises:
+        InputError: an unknown kind or option, or a root in another layout (says which files were looked for).
+    """
+    spec = parse_spec(text)
+    known = ", ".join(f"{kind}:" for kind in READERS)
+    if not spec.kind:
+        raise InputError(f"'{text}' does not say how the pictures are laid out; wanted KIND:ROOT, with KIND one of {known}")
+    if spec.kind not in READERS:
+        near = get_close_matches(spec.kind, READERS, n=1)
+        hint = f"; did you mean {near[0]}:?" if near else ""
+        raise InputError(f"'{spec.kind}:' is no kind of data (known: {known}){hint}")
+    return READERS[spec.kind](spec)
