@@ -30,13 +30,13 @@ class Options(BaseModel):
 class Context:
     """What a diagnostic knows before the first picture.
 
-    `layers` are the layers to report, in order; `pictures` how many will come in all (over all processes);
-    `provides` what the data carries; `samples` the indices of the pictures shown on the page.
+    `layers` are the layers to report, in order; `indices` the pictures that will come, over all processes; `provides`
+    what the data carries; `samples` the indices of the pictures shown on the page.
     """
 
     backbone: Backbone
     layers: tuple[int, ...]
-    pictures: int
+    indices: tuple[int, ...]
     provides: frozenset[str]
     seed: int
     samples: tuple[int, ...] = ()
@@ -44,6 +44,17 @@ class Context:
     @property
     def grid(self) -> tuple[int, int]:
         return self.backbone.grid
+
+    def evenly_spaced(self, count: int) -> frozenset[int]:
+        """At most `count` of the pictures, evenly spaced."""
+        return frozenset(evenly_spaced(self.indices, count))
+
+
+def evenly_spaced(indices: Sequence[int], count: int) -> list[int]:
+    """All of `indices`, or `count` of them evenly spaced, so that every part of an ordered data set stays in."""
+    if count >= len(indices):
+        return list(indices)
+    return [indices[place * len(indices) // count] for place in range(count)]
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,9 @@ class Diagnostic(Metric):
 
     def observe(self, block: AttentionBlock, batch: Batch) -> None:
         """Takes in the attention of one layer for some pictures of `batch`; comes before `update` of that batch."""
+
+    def finish(self) -> None:
+        """Comes after the last batch of this process, before the processes' states are gathered."""
 
     def record(self, batch: Batch, numerator: Tensor, denominator: Tensor | None = None) -> None:
         """Adds per-picture values [B, columns]; NaN in `numerator` says that a picture does not count there."""

@@ -52,3 +52,10 @@ def object_patches(sample: Sample, grid: tuple[int, int], patch: tuple[int, int]
 def patch_labels(mask: Tensor, patch: tuple[int, int]) -> Tensor:
     """The mask's value at every patch's centre pixel, int64 [h,w]."""
     return mask[patch[0] // 2 :: patch[0], patch[1] // 2 :: patch[1]]
+
+
+def background_patches(sample: Sample, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
+    """Patches outside every box; for a picture without boxes but with a mask, patches of label 0. bool [h,w]."""
+    if len(sample.boxes) == 0 and sample.mask is not None:
+        return patch_labels(sample.mask, patch) == 0
+    return ~object_patches(sample, grid, patch)

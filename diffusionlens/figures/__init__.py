@@ -1,0 +1,1 @@
+"""Figures: a table or maps in, a matplotlib Figure out. Neither torch nor models are needed here."""

@@ -154,6 +154,25 @@ class Backbone:
         norm = getattr(block, "norm1", None)
         return norm if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity) else None
 
+    def describe(self) -> dict[str, Any]:
+        """Everything that `check` prints and the manifest keeps."""
+        return {
+            **self.origin.manifest(),
+            "size": list(self.size),
+            "native_size": list(self.native_size),
+            "grid": list(self.grid),
+            "patch_size": list(self.patch_size),
+            "depth": self.depth,
+            "width": self.width,
+            "heads": self.heads,
+            "cls": self.has_cls,
+            "registers": self.registers,
+            "final_norm": self.norm is not None,
+            "positions": self.position_rule,
+            "preprocessing": asdict(self.preprocessing),
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+        }
+
     def to(self, device: torch.device) -> "Backbone":
         self.model.to(device)
         return self

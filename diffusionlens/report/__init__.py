@@ -1,0 +1,1 @@
+"""Report: a measurement in, a result directory with one page out."""

@@ -1,0 +1,395 @@
+"""One pass over the pictures per model, feeding every diagnostic at once."""
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options, evenly_spaced
+from diffusionlens.analysis.norms import Norms
+from diffusionlens.analysis.pca import Pca, align, to_rgb
+from diffusionlens.analysis.pib import Pib
+from diffusionlens.analysis.processes import Processes
+from diffusionlens.analysis.registry import make
+from diffusionlens.capture import AttentionBlock, Trace, capture
+from diffusionlens.data.batches import Skipped, load_batches
+from diffusionlens.data.sample import Batch, PictureSource, Sample
+from diffusionlens.data.transform import Fit, FitTransform
+from diffusionlens.errors import InputError
+from diffusionlens.figures.material import ModelMaterial, SamplePicture
+from diffusionlens.models.backbone import Backbone
+from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, tidy, to_frame
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is going on, pictures done, pictures in all)."""
+
+SAMPLE_PICTURES = 6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure. `layers`: "all", "last" or numbers; `images`: at most so many, evenly spaced; `size`: (H, W) or None
+    for the model's default."""
+
+    analyses: tuple[str, ...]
+    options: dict[str, Options]
+    layers: str = "all"
+    images: int | None = None
+    size: tuple[int, int] | None = None
+    fit: Fit = "crop"
+    batch_size: int | None = None
+    device: str = "auto"
+    workers: int = 0
+    seed: int = 0
+
+
+@dataclass
+class Measurement:
+    """What came out: the tidy table, per-picture values, material for figures (one entry a model), the manifest."""
+
+    results: pd.DataFrame
+    per_image: pd.DataFrame
+    material: list[ModelMaterial]
+    manifest: dict[str, Any]
+
+
+@dataclass
+class _Run:
+    """One model on the pictures: its diagnostics and what was seen on the way."""
+
+    backbone: Backbone
+    context: Context
+    diagnostics: list[Diagnostic]
+    left_out: list[LeftOut]
+    skipped: list[Skipped] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    samples: dict[int, SamplePicture] = field(default_factory=dict)
+
+
+def measure(
+    backbones: Sequence[Backbone],
+    source: PictureSource,
+    settings: Settings,
+    progress: Progress = lambda *_: None,
+    processes: Processes | None = None,
+) -> Measurement | None:
+    """Measures every model on the pictures of `source`.
+
+    Returns:
+        The measurement; None in processes other than the first.
+
+    Raises:
+        InputError: a model, the pictures or a setting can't be used.
+    """
+    processes = processes or Processes()
+    started = time.monotonic()
+    _refuse_doubles(backbones)
+    indices = chosen_pictures(len(source), settings.images)
+    if len(indices) < processes.count:
+        raise InputError(f"{source.label} gives {len(indices)} pictures to {processes.count} processes; use fewer processes")
+    device = resolve_device(settings.device)
+    runs = []
+    for backbone in backbones:
+        run = _prepare(backbone.to(device), source, settings, indices)
+        _pass(run, source, settings, indices, device, progress, processes)
+        for diagnostic in run.diagnostics:
+            processes.merge(diagnostic)
+        _gather_extras(run, processes)
+        backbone.to(torch.device("cpu"))
+        runs.append(run)
+    if processes.rank != 0:
+        return None
+    results = pd.concat([_table(run, source) for run in runs], ignore_index=True)
+    if results.empty:
+        reasons = "; ".join(f"{left.what}: {left.reason}" for run in runs for left in run.left_out)
+        raise InputError(f"nothing could be measured on {source.label} ({reasons or 'no picture was readable'})")
+    manifest = _manifest(runs, source, settings, indices, device, processes, time.monotonic() - started)
+    per_image = pd.concat([_per_image(run, source) for run in runs], ignore_index=True)
+    return Measurement(results, per_image, _material(runs), manifest)
+
+
+def _refuse_doubles(backbones: Sequence[Backbone]) -> None:
+    labels = [backbone.label for backbone in backbones]
+    if not labels:
+        raise InputError("no model was given; wanted one or more MODEL")
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(f"two models are called '{label}'; tell them apart as a=SPEC b=SPEC")
+
+
+def chosen_pictures(available: int, wanted: int | None) -> list[int]:
+    """Indices of the pictures to measure: all, or `wanted` of them evenly spaced, so that every class stays in."""
+    if wanted is not None and wanted < 1:
+        raise InputError(f"--images {wanted}; wanted a whole number from 1")
+    return evenly_spaced(range(available), available if wanted is None else wanted)
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"device '{name}' can't be used ({reason}); wanted auto, cpu or cuda") from None
+    return device
+
+
+def parse_layers(text: str, depth: int) -> tuple[int, ...]:
+    """`all` is 0..depth, `last` is depth, otherwise numbers separated by commas; negative ones count from the end."""
+    if text == "all":
+        return tuple(range(depth + 1))
+    if text == "last":
+        return (depth,)
+    layers = set()
+    for part in text.split(","):
+        try:
+            layer = int(part)
+        except ValueError:
+            raise InputError(f"--layers '{text}' is not understood; wanted all, last, or numbers like 0,6,12") from None
+        if not -depth - 1 <= layer <= depth:
+            raise InputError(f"--layers {layer}: the model has the layers 0 (embedding) to {depth}")
+        layers.add(layer % (depth + 1))
+    return tuple(sorted(layers))
+
+
+def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indices: list[int]) -> _Run:
+    """Sizes the model and makes the diagnostics that it and the pictures allow."""
+    backbone.set_size(settings.size or backbone.default_size())
+    context = Context(
+        backbone=backbone,
+        layers=parse_layers(settings.layers, backbone.depth),
+        indices=tuple(indices),
+        provides=source.provides,
+        seed=settings.seed,
+        samples=tuple(evenly_spaced(indices, SAMPLE_PICTURES)),
+    )
+    device = next(backbone.model.parameters()).device
+    blank = torch.zeros(1, 3, *backbone.size, device=device)
+    capture(backbone, blank)  # refuses what has no single token grid, before a thousand pictures are read
+    run = _Run(backbone, context, [], [])
+    for name in settings.analyses:
+        made = make(name, context, settings.options[name])
+        if isinstance(made, LeftOut):
+            run.left_out.append(made)
+            continue
+        if "attention" in made.needs and (reason := _unobservable(backbone, blank)) is not None:
+            run.left_out.append(LeftOut(name, reason))
+            continue
+        run.diagnostics.append(made)
+        run.left_out += made.left_out
+    return run
+
+
+def _unobservable(backbone: Backbone, blank: torch.Tensor) -> str | None:
+    try:
+        capture(backbone, blank, [lambda _: None])
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _pass(
+    run: _Run,
+    source: PictureSource,
+    settings: Settings,
+    indices: list[int],
+    device: torch.device,
+    progress: Progress,
+    processes: Processes,
+) -> None:
+    """The one pass: every batch goes through the model once, and to every diagnostic."""
+    backbone, mine = run.backbone, indices[processes.rank :: processes.count]
+    preparing = backbone.preprocessing
+    transform = FitTransform(backbone.size, preparing.mean, preparing.std, settings.fit, preparing.interpolation)
+    batch_size = settings.batch_size or (64 if device.type == "cuda" else 8)
+    layers = needed_layers(run.context)
+    done = 0
+    progress(backbone.label, 0, len(mine))
+    for batch, skipped in load_batches(source, transform, mine, batch_size, settings.workers):
+        run.skipped += skipped
+        if batch is not None:
+            feed(run.diagnostics, backbone, batch, layers, device)
+            _keep_samples(run, batch, source)
+        done += len(skipped) + (0 if batch is None else len(batch))
+        progress(backbone.label, done, len(mine))
+
+
+def needed_layers(context: Context) -> set[int]:
+    """The layers to capture: those to report, their predecessors (inputs of first norms), and layer 0."""
+    return {0} | set(context.layers) | {layer - 1 for layer in context.layers if layer > 0}
+
+
+def feed(
+    diagnostics: Sequence[Diagnostic], backbone: Backbone, batch: Batch, layers: set[int], device: torch.device
+) -> Trace:
+    """Runs one batch through the model and into the diagnostics."""
+    watching = [diagnostic for diagnostic in diagnostics if "attention" in diagnostic.needs]
+
+    def observe(block: AttentionBlock) -> None:
+        for diagnostic in watching:
+            diagnostic.observe(block, batch)
+
+    trace = capture(backbone, batch.images.to(device), [observe] if watching else [], layers)
+    with torch.inference_mode():
+        for diagnostic in diagnostics:
+            diagnostic.update(trace, batch)
+    return trace
+
+
+def _keep_samples(run: _Run, batch: Batch, source: PictureSource) -> None:
+    for sample in batch.samples:
+        run.notes += [(sample.name, note) for note in sample.notes]
+        if sample.index in run.context.samples:
+            run.samples[sample.index] = _as_seen(sample, run.backbone, source)
+
+
+def _as_seen(sample: Sample, backbone: Backbone, source: PictureSource) -> SamplePicture:
+    """The picture with the normalisation taken back."""
+    mean, std = (torch.tensor(v)[:, None, None] for v in (backbone.preprocessing.mean, backbone.preprocessing.std))
+    image = ((sample.image * std + mean).clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+    known = sample.label is not None and 0 <= sample.label < len(source.classes)
+    label = source.classes[sample.label] if known else None  # type: ignore[index]
+    return SamplePicture(sample.name, image, sample.boxes.numpy().copy(), label)
+
+
+def _gather_extras(run: _Run, processes: Processes) -> None:
+    """Brings samples, score maps, notes and skipped pictures of all processes to the first one."""
+    pib = _find(run, Pib)
+    maps = {} if pib is None else pib.score_maps
+    parts = processes.gather((run.skipped, run.notes, run.samples, maps))
+    run.skipped = sorted((entry for part in parts for entry in part[0]), key=lambda entry: entry.index)
+    run.notes = sorted(entry for part in parts for entry in part[1])
+    for part in parts:
+        run.samples.update(part[2])
+        maps.update(part[3])
+
+
+def _find(run: _Run, kind: type[Any]) -> Any:
+    return next((diagnostic for diagnostic in run.diagnostics if isinstance(diagnostic, kind)), None)
+
+
+def _table(run: _Run, source: PictureSource) -> pd.DataFrame:
+    rows = [row for diagnostic in run.diagnostics for row in diagnostic.table()]
+    return to_frame(rows, run.backbone.label, source.label) if rows else tidy(pd.DataFrame(columns=COLUMNS))
+
+
+def _per_image(run: _Run, source: PictureSource) -> pd.DataFrame:
+    """Per-picture values of every series that is not of a single head."""
+    parts = []
+    for diagnostic in run.diagnostics:
+        columns, values = diagnostic.per_image()
+        names = np.array([source.name(index) for index in diagnostic.order], dtype=object)
+        for place, column in enumerate(columns):
+            if isinstance(column.head, int):
+                continue
+            defined = ~np.isnan(values[:, place])
+            part = pd.DataFrame({"name": names[defined], "value": values[defined, place]})
+            parts.append(
+                part.assign(
+                    analysis=diagnostic.name,
+                    metric=column.metric,
+                    layer=column.layer,
+                    head=column.head or "",
+                    token=column.token or "",
+                )
+            )
+    if not parts:
+        return pd.DataFrame(columns=PER_IMAGE_COLUMNS)
+    frame = pd.concat(parts, ignore_index=True).assign(model=run.backbone.label, data=source.label)
+    return frame[PER_IMAGE_COLUMNS]
+
+
+def _material(runs: list[_Run]) -> list[ModelMaterial]:
+    """The maps on the sample pictures; from the second model on, PCA components are turned towards the first's."""
+    material = []
+    first: dict[int, Any] = {}
+    for run in runs:
+        indices = sorted(run.samples)
+        pib, pca, norms = (_find(run, kind) for kind in (Pib, Pca, Norms))
+        scores = {}
+        if pib is not None:
+            scores = {
+                layer: np.stack([pib.score_maps[layer, index] for index in indices])
+                for layer in run.context.layers
+                if indices and (layer, indices[0]) in pib.score_maps
+            }
+        colours = {}
+        if pca is not None and indices:
+            for layer, (components, _) in pca.maps().items():
+                reference = first.setdefault(layer, components)
+                turned = components if reference is components else align(components, reference)
+                colours[layer] = to_rgb(turned)
+        histograms = {} if norms is None or not norms.order else norms.histograms()
+        pictures = [run.samples[index] for index in indices]
+        material.append(ModelMaterial(run.backbone.label, pictures, scores, colours, histograms))
+    return material
+
+
+def _manifest(
+    runs: list[_Run],
+    source: PictureSource,
+    settings: Settings,
+    indices: list[int],
+    device: torch.device,
+    processes: Processes,
+    seconds: float,
+) -> dict[str, Any]:
+    skipped = list(source.skipped) + [(entry.file, entry.reason) for entry in runs[0].skipped]
+    return {
+        "models": [_model_entry(run) for run in runs],
+        "data": [
+            {
+                "label": source.label,
+                "spec": source.spec,
+                "pictures": len(source),
+                "chosen": len(indices),
+                "measured": len(indices) - len(runs[0].skipped),
+                "provides": sorted(source.provides),
+                "skipped": [{"file": file, "reason": reason} for file, reason in skipped],
+                "notes": [{"file": file, "reason": note} for file, note in runs[0].notes],
+            }
+        ],
+        "analyses": {name: settings.options[name].model_dump() for name in settings.analyses},
+        "left_out": [
+            {"model": run.backbone.label, "what": left.what, "reason": left.reason} for run in runs for left in run.left_out
+        ],
+        "settings": {
+            "layers": settings.layers,
+            "fit": settings.fit,
+            "batch_size": settings.batch_size,
+            "workers": settings.workers,
+            "seed": settings.seed,
+        },
+        "versions": versions(),
+        "device": str(device),
+        "processes": processes.count,
+        "wall_seconds": round(seconds, 2),
+    }
+
+
+def _model_entry(run: _Run) -> dict[str, Any]:
+    entry = {"label": run.backbone.label, **run.backbone.describe()}
+    pib = _find(run, Pib)
+    if pib is not None:
+        entry["pib_query"], entry["pib_not_measured"] = pib.query, pib.dropped_pictures
+    return entry
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages whose numbers these are."""
+    found = {"python": platform.python_version()}
+    for name in ("diffusionlens", "torch", "torchvision", "timm", "numpy", "pandas", "scikit-learn", "pillow"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

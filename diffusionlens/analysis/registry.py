@@ -1,0 +1,83 @@
+"""The diagnostics that `measure` knows, by name, and their options from `analysis.key=value` settings."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+import yaml
+from pydantic import ValidationError
+
+from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options
+from diffusionlens.analysis.norms import Norms
+from diffusionlens.analysis.pca import Pca
+from diffusionlens.analysis.pib import Pib
+from diffusionlens.analysis.similarity import Similarity
+from diffusionlens.analysis.sparsity import Sparsity
+from diffusionlens.errors import InputError
+
+DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in (Pib, Norms, Sparsity, Similarity, Pca)}
+
+
+def parse_analyses(text: str) -> list[str]:
+    """`all` or names separated by commas, in the order of `DIAGNOSTICS`.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    if text.strip() == "all":
+        return list(DIAGNOSTICS)
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        _known(name, DIAGNOSTICS, "analysis")
+    if not names:
+        raise InputError(f"no analysis was named; wanted all, or some of {', '.join(DIAGNOSTICS)}")
+    return [name for name in DIAGNOSTICS if name in names]
+
+
+def parse_options(settings: Iterable[str]) -> dict[str, Options]:
+    """Options of every diagnostic, from defaults and settings like "pib.hit=center".
+
+    Raises:
+        InputError: a setting of another form, an unknown key, a value that does not fit.
+    """
+    values: dict[str, dict[str, object]] = {name: {} for name in DIAGNOSTICS}
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        name, dot, key = path.strip().partition(".")
+        if not equals or not dot:
+            raise InputError(f"--set '{setting}' is not understood; wanted ANALYSIS.KEY=VALUE, as pib.hit=center")
+        _known(name, DIAGNOSTICS, "analysis")
+        _known(key, DIAGNOSTICS[name].options_type.model_fields, f"option of {name}")
+        try:
+            values[name][key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"--set '{setting}': '{value}' is not a plain value") from None
+    options = {}
+    for name, chosen in values.items():
+        try:
+            options[name] = DIAGNOSTICS[name].options_type(**chosen)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = str(first["loc"][0])
+            raise InputError(f"--set {name}.{key}={chosen.get(key)}: {first['msg'].lower()}") from None
+    return options
+
+
+def make(name: str, context: Context, options: Options) -> Diagnostic | LeftOut:
+    """The diagnostic, or why it can't be had for this model and these pictures."""
+    kind = DIAGNOSTICS[name]
+    for need in sorted(kind.needs):
+        if need in ("boxes", "masks", "labels") and need not in context.provides:
+            return LeftOut(name, f"the data has no {need}")
+        if need == "attention" and max(context.layers) == 0:
+            return LeftOut(name, "layer 0 has no attention")
+    diagnostic = kind(context, options)
+    unusable = getattr(diagnostic, "unusable", None)
+    return diagnostic if unusable is None else unusable
+
+
+def _known(name: str, known: Iterable[str], what: str) -> None:
+    names: Sequence[str] = list(known)
+    if name not in names:
+        near = get_close_matches(name, names, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise InputError(f"'{name}' is no {what} (known: {', '.join(names) or 'none'}){hint}")

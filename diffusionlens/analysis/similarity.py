@@ -1,0 +1,200 @@
+"""`similarity`: how alike tokens are, with CLS, with each other, near and far, inside and across regions."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from diffusionlens.analysis.cka import debiased_cka
+from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options
+from diffusionlens.analysis.dse import GROUP, dse_code, dse_paper
+from diffusionlens.analysis.rank import TriangularFactor, chosen_tokens, effective_rank, merge_factors, singular_values
+from diffusionlens.analysis.regions import object_patches, patch_labels
+from diffusionlens.analysis.spatial_similarity import PatchDistances, region_contrast, region_pairs
+from diffusionlens.capture import Stream, Trace
+from diffusionlens.data.sample import IGNORE, Batch
+from diffusionlens.results import Row
+
+_CKA_PICTURES = 1000  # at most, evenly spaced: the estimate is unbiased for any number, the cost is quadratic in it
+
+
+class SimilarityOptions(Options):
+    """`tokens`: normed or raw. `rank_tokens`: at most so many seeded patch tokens in effective_rank. `dse_tokens`: at most
+    so many in the paper's DSE. `dse_weight`: its weight of the dimension term (see `dse.DseParts`)."""
+
+    tokens: Stream = "normed"
+    rank_tokens: int = Field(default=8_192, ge=2)
+    dse_tokens: int = Field(default=2_048, ge=48)
+    dse_weight: float = 1.0
+
+
+class Similarity(Diagnostic):
+    """Cosines between tokens per layer; see the definitions of every metric in the documentation.
+
+    cls_patch_cos, cls_patch_cos_prenorm and _postnorm (before and after the first norm of block l), patch_patch_cos, lds,
+    cds, rmsc, srss (token: by "masks" or "boxes") are means over pictures. effective_rank (n = tokens),
+    cka_cls_patchmean (n = pictures), dse, dse_inter, dse_intra, dse_dim (n = tokens) and dse_code (n = pictures) describe
+    a seeded sample and have no interval.
+    """
+
+    name = "similarity"
+    options_type = SimilarityOptions
+    options: SimilarityOptions
+
+    cls_tokens: list[Tensor]
+    patch_means: list[Tensor]
+    sample_index: list[Tensor]
+    sample_tokens: list[Tensor]
+    group_index: list[Tensor]
+    group_tokens: list[Tensor]
+
+    def __init__(self, context: Context, options: SimilarityOptions) -> None:
+        super().__init__(context, options)
+        backbone, layers = context.backbone, context.layers
+        patches = context.grid[0] * context.grid[1]
+        for state in ("cls_index", "cls_tokens", "patch_means", "sample_index", "sample_tokens", "group_index", "group_tokens"):
+            self.add_state(state, default=[], dist_reduce_fx="cat")
+        self.add_state("factor", default=torch.zeros(len(layers), 0, 0), dist_reduce_fx=merge_factors)
+        self.add_state("rank_count", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self._rank = TriangularFactor(len(layers), backbone.width)
+        self._rank_share = max(1, min(patches, options.rank_tokens // len(context.indices)))
+        self._dse_share = max(1, min(patches, -(-options.dse_tokens // len(context.indices))))
+        self._for_dse = context.evenly_spaced(options.dse_tokens)
+        self._for_cka = context.evenly_spaced(_CKA_PICTURES)
+        self._for_group = context.evenly_spaced(GROUP)
+        self._distances = PatchDistances(context.grid)
+        self.regions = "masks" if "masks" in context.provides else "boxes" if "boxes" in context.provides else None
+        self._prenorm = tuple(l for l in layers if l > 0 and backbone.has_cls and backbone.first_norm(l) is not None)
+        if not backbone.has_cls:
+            self.left_out.append(LeftOut("cls_patch_cos, cka_cls_patchmean", "the model has no CLS token"))
+        elif not self._prenorm and max(layers) > 0:
+            self.left_out.append(LeftOut("cls_patch_cos_prenorm, cls_patch_cos_postnorm", "the blocks have no first norm"))
+        if self.regions is None:
+            self.left_out.append(LeftOut("srss", "the data has neither masks nor boxes"))
+
+    @cached_property
+    def columns(self) -> Sequence[Column]:
+        columns = []
+        for layer in self.context.layers:
+            if self.context.backbone.has_cls:
+                columns.append(Column("cls_patch_cos", layer))
+            if layer in self._prenorm:
+                columns += [Column("cls_patch_cos_prenorm", layer), Column("cls_patch_cos_postnorm", layer)]
+            columns += [Column(metric, layer) for metric in ("patch_patch_cos", "lds", "cds", "rmsc")]
+            if self.regions is not None:
+                columns.append(Column("srss", layer, token=self.regions))
+        return columns
+
+    def update(self, trace: Trace, batch: Batch) -> None:
+        device = trace.raw[self.context.layers[0]].device
+        pairs = None
+        if self.regions is not None:
+            same, other = region_pairs(self._region_labels(batch), IGNORE)
+            pairs = same.to(device), other.to(device)
+        values = []
+        for layer in self.context.layers:
+            values += self._of_layer(trace, layer, pairs)
+        self.record(batch, torch.stack([value.cpu().float() for value in values], 1))
+        self._sample(trace, batch)
+
+    def _region_labels(self, batch: Batch) -> Tensor:
+        """[B,P]: what every patch shows, IGNORE where that is not known."""
+        backbone = self.context.backbone
+        labels = []
+        for sample in batch.samples:
+            if self.regions == "masks" and sample.mask is not None:
+                labels.append(patch_labels(sample.mask, backbone.patch_size).flatten())
+            else:
+                labels.append(object_patches(sample, backbone.grid, backbone.patch_size).flatten().long())
+        return torch.stack(labels)
+
+    def _of_layer(self, trace: Trace, layer: int, pairs: tuple[Tensor, Tensor] | None) -> list[Tensor]:
+        """[B] for each column of `layer`, in the order of `columns`."""
+        values = []
+        tokens = trace.unit_tokens(layer, self.options.tokens)
+        patches = tokens.flat_patches
+        centre = patches.mean(1, keepdim=True)
+        if tokens.cls is not None:
+            values.append((centre.squeeze(1) * tokens.cls).sum(-1))
+        if layer in self._prenorm:
+            values += self._around_first_norm(trace, layer)
+        gram = patches @ patches.transpose(1, 2)
+        profile = self._distances.profile(gram)
+        values += [profile.off_diagonal(), profile.local_minus_distant(self.context.grid), profile.decay_slope()]
+        values.append((patches - centre).square().sum(-1).mean(1).sqrt())
+        if pairs is not None:
+            values.append(region_contrast(gram, *pairs))
+        return values
+
+    def _around_first_norm(self, trace: Trace, layer: int) -> list[Tensor]:
+        tokens, norm = trace.prenorm(layer), self.context.backbone.first_norm(layer)
+        assert tokens is not None and norm is not None
+        prefix = self.context.backbone.prefix
+        cosines = []
+        for stream in (tokens.float(), norm(tokens).float()):
+            unit = functional.normalize(stream, dim=-1)
+            cosines.append((unit[:, prefix:].mean(1) * unit[:, 0]).sum(-1))
+        return cosines
+
+    def _sample(self, trace: Trace, batch: Batch) -> None:
+        """Keeps the seeded tokens and pictures that the metrics of the whole data set need."""
+        stream = [trace.tokens(layer, self.options.tokens) for layer in self.context.layers]
+        patches = torch.stack([tokens.flat_patches for tokens in stream])  # [layers,B,P,D]
+        seed, count = self.context.seed, patches.shape[2]
+        for place, sample in enumerate(batch.samples):
+            for_rank = chosen_tokens(seed, sample.index, count, self._rank_share)
+            self._rank.add(patches[:, place, for_rank])
+            self.rank_count += len(for_rank)
+            for_dse = chosen_tokens(seed, sample.index, count, self._dse_share)
+            index = torch.tensor([sample.index])
+            if sample.index in self._for_dse:
+                self.sample_index.append(index)
+                self.sample_tokens.append(patches[None, :, place, for_dse].cpu())
+            if sample.index in self._for_group:
+                self.group_index.append(index)
+                self.group_tokens.append(patches[None, :, place].cpu())
+            if stream[0].cls is not None and sample.index in self._for_cka:
+                self.cls_index.append(index)
+                self.cls_tokens.append(torch.stack([t.cls[place] for t in stream])[None].cpu())  # type: ignore[index]
+                self.patch_means.append(patches[:, place].mean(1)[None].cpu())
+
+    def finish(self) -> None:
+        self._rank.flush()
+        self.factor = self._rank.factor
+
+    def table(self) -> list[Row]:
+        rows = super().table()
+        sampled = _by_index(self.sample_index, self.sample_tokens)
+        if sampled is None:
+            return rows
+        group = _by_index(self.group_index, self.group_tokens)
+        cls_tokens = _by_index(self.cls_index, self.cls_tokens)
+        patch_means = _by_index(self.cls_index, self.patch_means)
+        for place, layer in enumerate(self.context.layers):
+            rank = effective_rank(singular_values(self.factor[place].double().numpy()))
+            rows.append(Row(self.name, "effective_rank", rank, int(self.rank_count), layer))
+            tokens = sampled[:, place].flatten(0, 1)[: self.options.dse_tokens].double().numpy()
+            parts = dse_paper(tokens, self.context.seed)
+            numbers = {"dse": parts.total(self.options.dse_weight)}
+            numbers |= {"dse_inter": parts.inter, "dse_intra": parts.intra, "dse_dim": parts.dim}
+            rows += [Row(self.name, metric, value, len(tokens), layer) for metric, value in numbers.items()]
+            if group is not None:
+                code = dse_code(group[:, place].double().numpy(), self.context.seed)
+                rows += [Row(self.name, "dse_code", code, len(group), layer)] * bool(np.isfinite(code))
+            if cls_tokens is not None and patch_means is not None and len(cls_tokens) >= 4:
+                cka = debiased_cka(cls_tokens[:, place].double().numpy(), patch_means[:, place].double().numpy())
+                rows += [Row(self.name, "cka_cls_patchmean", cka, len(cls_tokens), layer)] * bool(np.isfinite(cka))
+        return rows
+
+
+def _by_index(index: list[Tensor] | Tensor, values: list[Tensor] | Tensor) -> Tensor | None:
+    """A list state as one tensor, in the order of `index`."""
+    if len(index) == 0:
+        return None
+    places = index if isinstance(index, Tensor) else torch.cat(index)
+    stacked = values if isinstance(values, Tensor) else torch.cat(values)
+    return stacked[places.argsort()]

@@ -1,0 +1,93 @@
+"""One restrained look for all figures, in light and dark, and a fixed colour, line and marker for every model."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart; its yellow is too pale for lines on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_LINES = ("-", "--", "-.", (0, (4, 1, 1, 1, 1, 1)), "-", "--")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+
+_COMMON = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "pdf.fonttype": 42,
+    "figure.constrained_layout.use": True,
+    "image.interpolation": "nearest",
+}
+_LIGHT = {"ink": "#1c2430", "soft": "#5b6675", "grid": "#e3e7ec", "paper": "#ffffff"}
+_DARK = {"ink": "#e6e9ee", "soft": "#a3adba", "grid": "#323a46", "paper": "#171b21"}
+
+SOFT = "0.5"
+DPI = 160
+
+
+@contextmanager
+def look(*, dark: bool = False) -> Iterator[None]:
+    """Figures made inside have the house style, for a light or a dark page."""
+    tones = _DARK if dark else _LIGHT
+    colours = {
+        "text.color": tones["ink"],
+        "axes.labelcolor": tones["ink"],
+        "axes.titlecolor": tones["ink"],
+        "axes.edgecolor": tones["soft"],
+        "xtick.color": tones["soft"],
+        "ytick.color": tones["soft"],
+        "grid.color": tones["grid"],
+        "figure.facecolor": tones["paper"],
+        "axes.facecolor": tones["paper"],
+        "savefig.facecolor": tones["paper"],
+        "legend.labelcolor": tones["ink"],
+    }
+    with mpl.rc_context({**_COMMON, **colours}):
+        yield
+
+
+@dataclass(frozen=True)
+class ModelLook:
+    """How one model is drawn, the same in every figure."""
+
+    color: str
+    linestyle: str | tuple[int, tuple[int, ...]]
+    marker: str
+
+
+def model_looks(models: Sequence[str]) -> dict[str, ModelLook]:
+    """A look for every model, by its place."""
+    return {
+        model: ModelLook(_COLOURS[place % 6], _LINES[place % 6], _MARKERS[place % 6])  # type: ignore[arg-type]
+        for place, model in enumerate(models)
+    }
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure in inches that no global list keeps alive."""
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, directory: Path, stem: str) -> None:
+    """Writes STEM.png and STEM.pdf, the same bytes for the same figure."""
+    figure.savefig(directory / f"{stem}.png", dpi=DPI, metadata={"Software": None})
+    figure.savefig(directory / f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})

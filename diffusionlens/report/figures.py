@@ -1,0 +1,111 @@
+"""Which figures a page shows, in which order, and how each is to be read."""
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, pib_by_layer, small_multiples
+from diffusionlens.figures.material import ModelMaterial
+from diffusionlens.figures.norm_histograms import norm_ridges
+from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
+from diffusionlens.figures.sparsity_heatmap import support_by_head
+from diffusionlens.figures.style import DPI, look, save_figure
+
+Draw = Callable[[pd.DataFrame, Sequence[str], Sequence[ModelMaterial]], Figure | None]
+
+
+@dataclass(frozen=True)
+class PageFigure:
+    """A figure ready for the page: PNGs for light and dark as data URIs, and its size in CSS pixels."""
+
+    stem: str
+    title: str
+    caption: str
+    light: str
+    dark: str
+    width: int
+    height: int
+
+
+_FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
+    (
+        "pib_by_layer",
+        "Do patches still know where the object is?",
+        "Share of pictures in which the patch most similar to the query lies on the object, by layer; bands are 95 % Wilson "
+        "intervals. A curve that falls towards the last layer is the mark of semantic diffusion. Below the chance line, "
+        "the image token looks like the background.",
+        lambda results, models, _: pib_by_layer(results, models),
+    ),
+    (
+        "pib_overlay",
+        "Where the image token finds itself",
+        "Cosine of every patch with the query (bright is similar) over sample pictures, for the first, middle and last "
+        "layer measured. White frames are the annotated boxes, the ring is the best patch: inside a frame is a hit.",
+        lambda _, __, material: pib_overlay(material),
+    ),
+    (
+        "pca_maps",
+        "What patches have in common",
+        "The first three principal components of the patch tokens as colours, fitted jointly over these pictures for each "
+        "model and layer. From the second model on, components 2 and 3 are turned towards the first model's, for display "
+        "only. Objects with a colour of their own are told apart; colour noise in even regions is not local evidence.",
+        lambda _, __, material: pca_pictures(material),
+    ),
+    (
+        "similarity_by_layer",
+        "How alike tokens are",
+        "Means over pictures with 95 % bootstrap intervals. CLS-to-patch cosine that rises late, and near-minus-far or "
+        "inside-minus-across differences that fall, say that patches carry more of the image and less of their place.",
+        lambda results, models, _: small_multiples(results, models, SIMILARITY_PANELS),
+    ),
+    (
+        "norms",
+        "Are there outlier tokens?",
+        "Histograms of patch norms by layer, each scaled to its own peak. The grey tick is the robust threshold (median + 6 "
+        "robust standard deviations); an orange triangle marks the valley before a second mode, where there is one.",
+        lambda _, __, material: norm_ridges(material),
+    ),
+    (
+        "sparsity_by_layer",
+        "How many tokens a token attends to",
+        "Means over queries, heads and pictures with 95 % bootstrap intervals, from every row of every attention map.",
+        lambda results, models, _: small_multiples(results, models, SPARSITY_PANELS),
+    ),
+    (
+        "sparsity_by_head",
+        "Broad and narrow heads",
+        "Effective support, exp(entropy), of patch queries for every layer and head, on one colour scale.",
+        lambda results, models, _: support_by_head(results, models),
+    ),
+)
+
+
+def draw_figures(
+    results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial], directory: Path
+) -> list[PageFigure]:
+    """Draws every figure that the numbers allow, saves it as PNG and PDF, and returns it for the page."""
+    drawn = []
+    for stem, title, caption, draw in _FIGURES:
+        with look():
+            figure = draw(results, models, material)
+            if figure is None:
+                continue
+            save_figure(figure, directory, stem)
+            light = (directory / f"{stem}.png").read_bytes()
+            width, height = (round(side * 96) for side in figure.get_size_inches())
+        with look(dark=True):
+            night = draw(results, models, material)
+            assert night is not None
+            dark = io.BytesIO()
+            night.savefig(dark, dpi=DPI, format="png", metadata={"Software": None})
+        drawn.append(PageFigure(stem, title, caption, _uri(light), _uri(dark.getvalue()), width, height))
+    return drawn
+
+
+def _uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()

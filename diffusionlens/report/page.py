@@ -1,0 +1,151 @@
+"""index.html: findings, figures, tables, what was left out, how it was made. One file, no network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from diffusionlens.report.figures import PageFigure
+from diffusionlens.report.findings import findings
+from diffusionlens.report.tables import KEY_METRICS, by_layer_table, last_layer_table
+
+_ANALYSES = {
+    "pib": "Point-in-Box",
+    "norms": "Token norms",
+    "sparsity": "Attention sparsity",
+    "similarity": "Similarity of tokens",
+    "pca": "Principal components, share of variance",
+}
+
+
+@dataclass(frozen=True)
+class _Table:
+    caption: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class _Facts:
+    title: str
+    items: list[tuple[str, str]]
+
+
+def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequence[PageFigure]) -> str:
+    """The whole page. Names from files are escaped: nothing in them becomes markup."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    room = files("diffusionlens.report")
+    template = environment.from_string(room.joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    models = [entry["label"] for entry in manifest["models"]]
+    data = manifest["data"][0]
+    found = findings(results, models, [m["label"] for m in manifest["models"] if m["untrained"]])
+    groups = [
+        {"name": model, "texts": [finding.text for finding in found if finding.model == model]} for model in models
+    ] + [{"name": "Side by side", "texts": [f.text for f in found if f.model is None and not f.warning]}]
+    title = f"{' · '.join(models)} on {data['label']}"
+    return template.render(
+        title=title,
+        style=Markup(room.joinpath("page.css").read_text(encoding="utf-8")),
+        lead=_lead(manifest),
+        warnings=[finding for finding in found if finding.warning],
+        groups=[group for group in groups if group["texts"]],
+        figures=figures,
+        data_line=f"{data['measured']} pictures of {data['label']}.",
+        tables=_last_layers(results, models),
+        layer_tables=_by_layer(results, models),
+        left_out=manifest["left_out"],
+        skipped=data["skipped"],
+        notes=data["notes"],
+        unmeasured=_unmeasured(manifest),
+        made=_made(manifest),
+        version=manifest["versions"].get("diffusionlens", ""),
+    )
+
+
+def _lead(manifest: dict[str, Any]) -> str:
+    data, models = manifest["data"][0], manifest["models"]
+    names = ", ".join(_ANALYSES.get(name, name) for name in manifest["analyses"])
+    sizes = {"x".join(map(str, model["size"])) for model in models}
+    return (
+        f"{len(models)} model{'s' * (len(models) > 1)} measured on {data['measured']} pictures at {' and '.join(sorted(sizes))} "
+        f"pixels: {names}."
+    )
+
+
+def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[_Table]:
+    tables = []
+    for analysis in KEY_METRICS:
+        table = last_layer_table(results, analysis, models, intervals=True)
+        if not table.empty:
+            table = table.fillna("–")
+            tables.append(_Table(_ANALYSES[analysis], list(table.columns), table.astype(str).values.tolist()))
+    return tables
+
+
+def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[_Table]:
+    tables = []
+    for analysis in KEY_METRICS:
+        for model in models:
+            table = by_layer_table(results, analysis, model)
+            if not table.empty:
+                rows = [[name, *values] for name, values in zip(table.index, table.values.tolist(), strict=True)]
+                head = ["metric", *(f"layer {layer}" for layer in table.columns)]
+                tables.append(_Table(f"{_ANALYSES[analysis]}: {model}", head, rows))
+    return tables
+
+
+def _unmeasured(manifest: dict[str, Any]) -> list[str]:
+    lines = []
+    for model in manifest["models"]:
+        for reason, count in model.get("pib_not_measured", {}).items():
+            lines.append(f"{model['label']}: {count} with {reason}")
+    return lines
+
+
+def _made(manifest: dict[str, Any]) -> list[_Facts]:
+    facts = []
+    for model in manifest["models"]:
+        tokens = f"{model['grid'][0]} x {model['grid'][1]} patches"
+        tokens += ", CLS" * model["cls"] + f", {model['registers']} registers" * bool(model["registers"])
+        items = [
+            ("given as", model["spec"]),
+            ("family", model["family"] + (f", {model['branch']}" if model["branch"] else "")),
+            ("architecture", f"{model['architecture']}; {model['parameters'] / 1e6:.2f} M parameters"),
+            ("attention", model["attention"]),
+            ("tokens", tokens),
+            ("positions", f"resized by the rule '{model['positions']}'"),
+            ("SHA-256", model["sha256"] or "not from a file"),
+        ]
+        if model["epoch"] is not None:
+            items.append(("epoch", str(model["epoch"])))
+        if model["dropped"]:
+            items.append(("not loaded", f"{len(model['dropped'])} entries: " + _some(model["dropped"])))
+        items += [("note", note) for note in model["notes"]]
+        facts.append(_Facts(model["label"], items))
+    data = manifest["data"][0]
+    items = [
+        ("given as", data["spec"]),
+        ("pictures", f"{data['pictures']} found, {data['chosen']} chosen, {data['measured']} measured"),
+        ("annotations", ", ".join(data["provides"]) or "none"),
+    ]
+    facts.append(_Facts(f"Data: {data['label']}", items))
+    items = [(name, _options(options)) for name, options in manifest["analyses"].items()]
+    items += [("settings", _options(manifest["settings"])), ("device", manifest["device"])]
+    items += [("processes", str(manifest["processes"])), ("time", f"{manifest['wall_seconds']} s")]
+    items += [("command", manifest.get("command", ""))] if manifest.get("command") else []
+    items.append(("versions", ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())))
+    facts.append(_Facts("Run", items))
+    return facts
+
+
+def _some(dropped: Sequence[Sequence[str]]) -> str:
+    shown = ", ".join(f"{key} ({reason})" for key, reason in dropped[:6])
+    return shown + (", ..." if len(dropped) > 6 else "")
+
+
+def _options(options: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in options.items()) or "no options"

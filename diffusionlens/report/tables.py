@@ -1,0 +1,111 @@
+"""The compact tables of a result directory: models by metrics at the last layer, as CSV, Markdown and LaTeX."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from diffusionlens.report.numbers import short, with_interval
+
+# (metric, token, heading) of each analysis; token None takes the only one there is.
+KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
+    "pib": [
+        ("pib", None, "PiB (%)"),
+        ("pib_chance", None, "chance (%)"),
+        ("pib_center", None, "centre patch (%)"),
+        ("pib_lift", None, "lift (points)"),
+        ("pib_top10", None, "best ten (%)"),
+    ],
+    "norms": [
+        ("norm_mean", "raw", "mean norm"),
+        ("norm_max", "raw", "largest norm"),
+        ("cls_norm", "raw", "CLS norm"),
+        ("outlier_share", "mad", "outliers (MAD)"),
+        ("outlier_share", "valley", "outliers (valley)"),
+    ],
+    "sparsity": [
+        ("support", "patch>all", "support"),
+        ("effective_support", "patch>all", "effective support"),
+        ("entropy_normalized", "patch>all", "normalised entropy"),
+        ("cls_weight", "patch>cls", "weight on CLS"),
+        ("mean_distance", "patch>patch", "distance (px)"),
+    ],
+    "similarity": [
+        ("cls_patch_cos", None, "CLS-patch cosine"),
+        ("patch_patch_cos", None, "patch-patch cosine"),
+        ("lds", None, "LDS"),
+        ("srss", None, "SRSS"),
+        ("effective_rank", None, "effective rank"),
+        ("cka_cls_patchmean", None, "CKA CLS-patches"),
+    ],
+    "pca": [
+        ("explained_variance", "component 1", "component 1"),
+        ("explained_variance", "component 2", "component 2"),
+        ("explained_variance", "component 3", "component 3"),
+    ],
+}
+
+
+def last_layer_table(results: pd.DataFrame, analysis: str, models: Sequence[str], *, intervals: bool) -> pd.DataFrame:
+    """Models by the key metrics of `analysis` at each model's last measured layer; empty when there are none."""
+    rows = results[(results["analysis"] == analysis) & results["head"].isin(["", "mean"])]
+    lines = []
+    for model in models:
+        own = rows[rows["model"] == model]
+        if own.empty:
+            continue
+        last = own[own["layer"] == own["layer"].max()]
+        line: dict[str, object] = {"model": model, "layer": int(last["layer"].iloc[0])}
+        for metric, token, heading in KEY_METRICS[analysis]:
+            chosen = last[last["metric"] == metric]
+            if token is not None:  # "valley" also stands for "valley (unimodal)"
+                chosen = chosen[chosen["token"].str.partition(" (")[0] == token]
+            for row in chosen.head(1).itertuples():
+                line[heading] = with_interval(row) if intervals else row.value
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def by_layer_table(results: pd.DataFrame, analysis: str, model: str) -> pd.DataFrame:
+    """Every metric of `analysis` (heads averaged) by layer, values only, for one model."""
+    rows = results[
+        (results["analysis"] == analysis) & (results["model"] == model) & results["head"].isin(["", "mean"])
+    ]
+    if rows.empty:
+        return pd.DataFrame()
+    tokens = rows["token"].str.replace(" (unimodal)", "", regex=False)
+    named = rows.assign(name=rows["metric"] + tokens.map(lambda token: f" · {token}" if token else ""))
+    wide = named.pivot(index="name", columns="layer", values="value").loc[list(dict.fromkeys(named["name"]))]
+    return wide.map(short)
+
+
+def write_tables(results: pd.DataFrame, models: Sequence[str], directory: Path) -> None:
+    """Writes one table per analysis in three formats."""
+    for analysis in KEY_METRICS:
+        plain = last_layer_table(results, analysis, models, intervals=False)
+        if plain.empty:
+            continue
+        plain.to_csv(directory / f"{analysis}.csv", index=False, float_format="%.6g", lineterminator="\n")
+        shown = last_layer_table(results, analysis, models, intervals=True).fillna("–")
+        (directory / f"{analysis}.md").write_text(_markdown(shown), encoding="utf-8")
+        (directory / f"{analysis}.tex").write_text(_latex(shown), encoding="utf-8")
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    lines = [list(table.columns), ["---"] * len(table.columns), *table.astype(str).values.tolist()]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"} | {
+    sign: f"\\{sign}" for sign in "&%$#_{}"
+}
+
+
+def _latex(table: pd.DataFrame) -> str:
+    def line(cells: Sequence[object]) -> str:
+        escaped = ("".join(_LATEX.get(sign, sign) for sign in str(cell)) for cell in cells)
+        return " & ".join(escaped) + r" \\"
+
+    body = [line(cells) for cells in table.values.tolist()]
+    head = [f"\\begin{{tabular}}{{l{'r' * (table.shape[1] - 1)}}}", r"\toprule", line(list(table.columns)), r"\midrule"]
+    return "\n".join([*head, *body, r"\bottomrule", r"\end{tabular}", ""])
