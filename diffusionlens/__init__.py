@@ -1,0 +1,15 @@
+"""diffusionlens: what happened to the patch tokens of a Vision Transformer?"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from diffusionlens.api import check, demo, measure
+from diffusionlens.data import open_data
+from diffusionlens.errors import InputError
+from diffusionlens.models import load_model
+
+try:
+    __version__ = version("diffusionlens")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    __version__ = "0+unknown"
+
+__all__ = ["InputError", "check", "demo", "load_model", "measure", "open_data"]

@@ -1,0 +1,1 @@
+"""Bench: what the program costs on this machine, in ratios of alternated runs."""

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import timm
+import torch
 
 from diffusionlens.errors import InputError
 from diffusionlens.models.architecture import build, load_state, read_architecture
@@ -61,8 +62,10 @@ def _from_timm(spec: Spec) -> Backbone:
     pretrained = _flag(spec, "pretrained", default=True)
     options = {"img_size": parse_size(spec.query["img_size"])} if "img_size" in spec.query else {}
     try:
-        with warnings.catch_warnings():
+        # Untrained weights are drawn from a fixed seed: the same command gives the same numbers.
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
+            torch.manual_seed(0)
             model = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
     except Exception as error:  # timm and the hub raise of every kind: no network, unknown tag, refused option
         reason = " ".join(str(error).split())[:160]

@@ -1,0 +1,5 @@
+"""`python -m diffusionlens`, as `torchrun -m diffusionlens` needs it."""
+
+from diffusionlens.cli import main
+
+main()

@@ -1,0 +1,186 @@
+"""What the commands do, as Python functions of the same names and options."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffusionlens.analysis.measure import Measurement, Progress, Settings, chosen_pictures
+from diffusionlens.analysis.measure import measure as measure_backbones
+from diffusionlens.analysis.processes import Processes
+from diffusionlens.analysis.registry import parse_analyses, parse_options
+from diffusionlens.data import PictureSource, UnreadablePicture, open_data
+from diffusionlens.data.transform import Fit
+from diffusionlens.errors import InputError
+from diffusionlens.models import Backbone, load_model
+from diffusionlens.report.bundle import check_target, write_bundle
+from diffusionlens.report.findings import Finding, findings
+from diffusionlens.spec import parse_size
+
+DEMO_MODEL = "untrained=timm:vit_small_patch16_224?pretrained=false"
+DEMO_DATA = "scenes:?n=64&size=224"
+
+
+def _silent(what: str, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement and, when it was written, its page."""
+
+    measurement: Measurement
+    page: Path | None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The sentences of the page."""
+        models = self.measurement.manifest["models"]
+        labels = [model["label"] for model in models]
+        return findings(self.measurement.results, labels, [model["label"] for model in models if model["untrained"]])
+
+
+def measure(
+    models: str | Backbone | Sequence[str | Backbone],
+    data: str | PictureSource,
+    out: Path | str | None = None,
+    *,
+    analyses: str = "all",
+    layers: str = "all",
+    images: int | None = None,
+    size: str | None = None,
+    fit: Fit = "crop",
+    batch_size: int | None = None,
+    device: str = "auto",
+    workers: int = 0,
+    seed: int = 0,
+    options: Sequence[str] = (),
+    progress: Progress = _silent,
+) -> Measured | None:
+    """Measures one or several models on pictures, and writes a result directory when `out` is given.
+
+    Args:
+        models: MODEL strings, or Backbones from `load_model`.
+        data: a DATA string, or a picture source from `open_data`.
+        out: directory to make.
+        analyses: "all", or names separated by commas (pib, norms, sparsity, similarity, pca).
+        layers: "all", "last", or numbers separated by commas; 0 is the embedding, -1 the last.
+        images: at most so many pictures, evenly spaced over the data set.
+        size: "224" or "224x320"; default 224, or the native size of a smaller model.
+        options: settings of analyses, as "pib.hit=center".
+
+    Returns:
+        The measurement; None in the processes of torchrun other than the first.
+
+    Raises:
+        InputError: one line that says what came, what was wanted and what to do.
+    """
+    if out is not None:
+        check_target(Path(out))
+    given = [models] if isinstance(models, str | Backbone) else list(models)
+    _check_numbers(batch_size=batch_size, workers=workers, seed=seed)
+    settings = Settings(
+        analyses=tuple(parse_analyses(analyses)),
+        options=parse_options(options),
+        layers=layers,
+        images=images,
+        size=None if size is None else parse_size(size),
+        fit=_fit(fit),
+        batch_size=batch_size,
+        device=device,
+        workers=workers,
+        seed=seed,
+    )
+    source = open_data(data) if isinstance(data, str) else data
+    backbones = [load_model(model) if isinstance(model, str) else model for model in given]
+    processes = Processes.join()
+    try:
+        measurement = measure_backbones(backbones, source, settings, progress, processes)
+    finally:
+        processes.leave()
+    if measurement is None:
+        return None
+    measurement.manifest["command"] = " ".join(sys.argv) if sys.argv and sys.argv[0].endswith("diffusionlens") else ""
+    return Measured(measurement, None if out is None else write_bundle(measurement, Path(out)))
+
+
+def _fit(text: str) -> Fit:
+    if text not in ("crop", "squash", "pad"):
+        raise InputError(f"--fit {text}; wanted crop, squash or pad")
+    return text  # type: ignore[return-value]
+
+
+def _check_numbers(batch_size: int | None, workers: int, seed: int) -> None:
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"--batch-size {batch_size}; wanted a whole number from 1")
+    if workers < 0:
+        raise InputError(f"--workers {workers}; wanted 0 or more")
+    if seed < 0:
+        raise InputError(f"--seed {seed}; wanted 0 or more")
+
+
+def check(
+    models: Sequence[str],
+    data: str | None = None,
+    *,
+    size: str | None = None,
+    images: int | None = None,
+    progress: Progress = _silent,
+) -> dict[str, Any]:
+    """What would be used: every model's layers, token layout, preprocessing and dropped keys; of the data, the counts of
+    pictures and annotations and what can't be read (every picture is opened, or `images` of them).
+
+    Returns:
+        {"models": [...], "data": {...} or None}, plain values.
+    """
+    described = []
+    for model in models:
+        backbone = load_model(model)
+        backbone.set_size(backbone.default_size() if size is None else parse_size(size))
+        described.append({"label": backbone.label, **backbone.describe()})
+    return {"models": described, "data": None if data is None else _check_data(open_data(data), images, progress)}
+
+
+def _check_data(source: PictureSource, images: int | None, progress: Progress) -> dict[str, Any]:
+    unreadable = [{"file": file, "reason": reason} for file, reason in source.skipped]
+    notes: list[dict[str, str]] = []
+    counts = {"boxes": 0, "crowds": 0, "difficult": 0, "masks": 0, "depth": 0, "labelled": 0, "without_objects": 0}
+    sizes = set()
+    indices = chosen_pictures(len(source), images)
+    for done, index in enumerate(indices, start=1):
+        try:
+            picture = source.open(index)
+        except UnreadablePicture as error:
+            unreadable.append({"file": error.file, "reason": error.reason})
+            continue
+        finally:
+            progress(source.label, done, len(indices))
+        counts["boxes"] += len(picture.boxes)
+        counts["crowds"] += int(picture.crowd.sum())
+        counts["difficult"] += int(picture.difficult.sum())
+        counts["masks"] += picture.mask is not None
+        counts["depth"] += picture.depth is not None
+        counts["labelled"] += picture.label is not None
+        counts["without_objects"] += len(picture.boxes) == 0
+        sizes.add(picture.image.size)
+        notes += [{"file": picture.name, "reason": note} for note in picture.notes]
+    return {
+        "label": source.label,
+        "spec": source.spec,
+        "pictures": len(source),
+        "opened": len(indices),
+        "provides": sorted(source.provides),
+        "classes": len(source.classes),
+        **counts,
+        "smallest": list(min(sizes)) if sizes else None,
+        "largest": list(max(sizes)) if sizes else None,
+        "unreadable": unreadable,
+        "notes": notes,
+    }
+
+
+def demo(out: Path | str, *, progress: Progress = _silent) -> Measured:
+    """Measures an untrained ViT-S/16 on built-in scenes: shows everything, needs no download."""
+    measured = measure(DEMO_MODEL, DEMO_DATA, out, progress=progress)
+    assert measured is not None
+    return measured
