@@ -1,5 +1,7 @@
 """diffusionlens: what happened to the patch tokens of a Vision Transformer?"""
 
+import diffusionlens._openmp  # isort: skip  (before anything imports torch)
+
 from importlib.metadata import PackageNotFoundError, version
 
 from diffusionlens.api import check, demo, measure

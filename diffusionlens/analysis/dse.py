@@ -3,17 +3,20 @@
 Source: Dai et al., NeurIPS 2025 (arXiv 2510.17299). The paper and the code released with it differ; both forms are here.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
 from diffusionlens.analysis.rank import effective_rank, singular_values
 
 Floats = NDArray[np.float64]
 
 IMAGE_CLUSTERS, GROUP_CLUSTERS, GROUP = 3, 24, 8
+_ITERATIONS = 20  # as in the released code
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,13 @@ class DseParts:
 def dse_paper(tokens: Floats, seed: int) -> DseParts:
     """The paper's form: tokens [n,D] in 24 k-means clusters.
 
-    inter: mean distance of a token to the nearest centroid that is not its own. intra: mean over clusters of the sum of
+    inter: mean squared distance of a token to the nearest centroid that is not its own. intra: mean over clusters of the sum of
     singular values of the centred cluster, divided by its size. dim: effective rank of the tokens.
     """
     labels, centroids = _clusters(tokens, GROUP_CLUSTERS, seed)
     sums = [_singular_sum(tokens[labels == k]) / max((labels == k).sum(), 1) for k in np.unique(labels)]
-    return DseParts(_to_other_centroid(tokens, labels, centroids), float(np.mean(sums)), _rank(tokens))
+    inter = float(_squares_to_other_centroid(tokens, labels, centroids).mean())
+    return DseParts(inter, float(np.mean(sums)), _rank(tokens))
 
 
 def dse_code(pictures: Floats, seed: int) -> float:
@@ -57,7 +61,7 @@ def dse_code(pictures: Floats, seed: int) -> float:
         tokens = pictures[start : start + GROUP].reshape(-1, pictures.shape[-1])
         labels, centroids = _clusters(tokens, GROUP_CLUSTERS, seed)
         of_groups.append(_mean_code_sum(tokens, labels))
-        inter.append(_to_other_centroid(tokens, labels, centroids))
+        inter.append(np.sqrt(_squares_to_other_centroid(tokens, labels, centroids)).mean())
     rng = np.random.default_rng(seed)
     places = rng.permuted(np.tile(np.arange(pictures.shape[1]), (len(pictures), 1)), axis=1)
     shuffled = np.take_along_axis(pictures, places[..., None], axis=1)
@@ -67,17 +71,22 @@ def dse_code(pictures: Floats, seed: int) -> float:
 
 
 def _clusters(tokens: Floats, count: int, seed: int) -> tuple[NDArray[np.int64], Floats]:
-    distinct = min(count, len(np.unique(tokens, axis=0)) if len(tokens) <= 4 * count else count)
-    found = KMeans(max(distinct, 1), n_init=1, random_state=seed, max_iter=50).fit(tokens)
-    return found.labels_, found.cluster_centers_
+    """Labels [n] and centroids of at most `count` clusters, none of them empty."""
+    with warnings.catch_warnings():
+        # Fewer distinct tokens than clusters (a collapsed model) are a finding, not a fault; empty clusters go below.
+        warnings.simplefilter("ignore")
+        found = KMeans(min(count, len(tokens)), n_init=1, random_state=seed, max_iter=20).fit(tokens)
+    used, labels = np.unique(found.labels_, return_inverse=True)
+    return labels, found.cluster_centers_[used]
 
 
-def _to_other_centroid(tokens: Floats, labels: NDArray[np.int64], centroids: Floats) -> float:
+def _squares_to_other_centroid(tokens: Floats, labels: NDArray[np.int64], centroids: Floats) -> Floats:
+    """Squared distance of every token to the nearest centroid that is not its own, [n]; 0 with one cluster."""
     if len(centroids) < 2:
-        return 0.0
+        return np.zeros(len(tokens))
     squares = (tokens**2).sum(1)[:, None] + (centroids**2).sum(1)[None] - 2 * tokens @ centroids.T
     squares[np.arange(len(tokens)), labels] = np.inf
-    return float(np.sqrt(np.maximum(squares.min(1), 0)).mean())
+    return np.maximum(squares.min(1), 0)
 
 
 def _singular_sum(cluster: Floats) -> float:

@@ -22,7 +22,7 @@ from diffusionlens.data.batches import Skipped, load_batches
 from diffusionlens.data.sample import Batch, PictureSource, Sample
 from diffusionlens.data.transform import Fit, FitTransform
 from diffusionlens.errors import InputError
-from diffusionlens.figures.material import ModelMaterial, SamplePicture
+from diffusionlens.material import ModelMaterial, SamplePicture
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, tidy, to_frame
 

@@ -14,7 +14,7 @@ from diffusionlens.analysis.norm_outliers import mad_threshold, valley_threshold
 from diffusionlens.analysis.regions import background_patches
 from diffusionlens.capture import Stream, Trace
 from diffusionlens.data.sample import Batch
-from diffusionlens.figures.material import NormHistogram
+from diffusionlens.material import NormHistogram
 from diffusionlens.results import Row
 
 STREAMS: tuple[Stream, ...] = ("raw", "normed")
@@ -58,6 +58,11 @@ class Norms(Diagnostic):
             self.left_out.append(LeftOut("outlier_background_share", "the data has neither boxes nor masks"))
         if not context.backbone.has_cls:
             self.left_out.append(LeftOut("cls_norm", "the model has no CLS token"))
+        if not context.backbone.registers:
+            self.left_out.append(LeftOut("register_norm", "the model has no registers"))
+        self.has_neighbors = context.grid != (1, 1)
+        if not self.has_neighbors:
+            self.left_out.append(LeftOut("outlier_neighbor_cos", "the grid has a single patch"))
 
     @cached_property
     def _kinds(self) -> list[str]:
@@ -87,18 +92,20 @@ class Norms(Diagnostic):
                     means.append(tokens.registers.norm(dim=-1).mean(1))
         self.record(batch, torch.stack(means, 1))
         self.patch_norms.append(torch.stack(patch_norms, 1).cpu())
-        self.neighbor_cos.append(_neighbor_cosine(trace).cpu())
+        if self.has_neighbors:
+            self.neighbor_cos.append(_neighbor_cosine(trace).cpu())
         if self.has_background:
             backbone = self.context.backbone
             regions = [background_patches(s, backbone.grid, backbone.patch_size).flatten() for s in batch.samples]
             self.background.append(torch.stack(regions))
 
     def _patch_norms(self, layer: int, stream: Stream) -> Floats:
-        """[pictures,P] of one layer."""
-        stacked = self.ordered("patch_norms")
-        assert stacked is not None
+        """[pictures,P] of one layer, pictures in the order of the data set."""
         place = self.context.layers.index(layer) * len(STREAMS) + STREAMS.index(stream)
-        return stacked[:, place].double().numpy()
+        # Only this layer is joined and ordered: all of them together are a gigabyte for 50,000 pictures.
+        parts = [self.patch_norms] if isinstance(self.patch_norms, Tensor) else self.patch_norms
+        index = self.index if isinstance(self.index, Tensor) else torch.cat(self.index)
+        return torch.cat([part[:, place] for part in parts])[index.argsort()].double().numpy()
 
     def thresholds(self, layer: int) -> dict[str, float]:
         """Rule -> threshold; infinity for the valley rule of a unimodal histogram."""
@@ -113,10 +120,10 @@ class Norms(Diagnostic):
     def series(self) -> tuple[Sequence[Column], Floats, Floats]:
         """The recorded series, and behind them those that need the thresholds of the whole data set."""
         columns, numerator, denominator = super().series()
-        cosine, background = self.ordered("neighbor_cos"), self.ordered("background")
-        if cosine is None:
+        if len(numerator) == 0:
             return columns, numerator, denominator
-        near = cosine.double().numpy()
+        cosine, background = self.ordered("neighbor_cos"), self.ordered("background")
+        near = None if cosine is None else cosine.double().numpy()
         extra: list[tuple[Column, Floats, Floats]] = []
         for layer in self.context.layers:
             norms = self._patch_norms(layer, self.options.tokens)
@@ -126,6 +133,8 @@ class Norms(Diagnostic):
                 named = f"{rule} (unimodal)" if np.isinf(threshold) else rule
                 extra.append((Column("outlier_share", layer, token=named), outlier.sum(1).astype(float), every))
                 for which, chosen in (("outlier", outlier), ("normal", ~outlier)):
+                    if near is None:
+                        continue
                     column = Column("outlier_neighbor_cos", layer, token=f"{which}:{rule}")
                     extra.append((column, (near * chosen).sum(1), chosen.sum(1).astype(float)))
                 if background is not None:
@@ -140,7 +149,7 @@ class Norms(Diagnostic):
 
     def table(self) -> list[Row]:
         rows = super().table()
-        if self.ordered("patch_norms") is None:
+        if not self.order:
             return rows
         for layer in self.context.layers:
             for stream in STREAMS:

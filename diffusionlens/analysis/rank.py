@@ -1,4 +1,4 @@
-"""Effective rank of token sets that are too large to keep: a triangular factor is kept instead."""
+"""Effective rank of token sets that are too large to keep: their second moments are kept instead."""
 
 import numpy as np
 import torch
@@ -7,45 +7,49 @@ from torch import Tensor
 
 Floats = NDArray[np.float64]
 
-_ROWS = 2048  # tokens collected before the next factorisation
+_ROWS = 2048  # tokens collected before the next product, which many small ones would make slow
 
 
-class TriangularFactor:
-    """The R of a QR factorisation of all tokens seen, for several layers: its singular values are those of the tokens,
-    exact to float32, in memory that does not grow with their number."""
+class SecondMoments:
+    """Sums of x xᵀ over the tokens x of several layers, in float64: memory does not grow with their number.
+
+    The squared singular values of the token matrix are the eigenvalues of the sum. In float64 they are exact to 1e-8 of
+    the largest singular value, closer than the float32 of the tokens themselves, at a tenth of the cost of a
+    running QR factorisation.
+    """
 
     def __init__(self, layers: int, width: int) -> None:
-        self.factor = torch.zeros(layers, width, width)
-        self._waiting: list[Tensor] = []
+        self.sums = torch.zeros(layers, width, width, dtype=torch.float64)
+        self._waiting: list[list[Tensor]] = []
         self._rows = 0
 
-    def add(self, tokens: Tensor) -> None:
-        """Takes in tokens [layers,n,D]."""
-        self._waiting.append(tokens.float().cpu())
-        self._rows += tokens.shape[1]
+    def add(self, tokens: list[Tensor]) -> None:
+        """Takes in tokens [n,D] of every layer, the same n for all."""
+        self._waiting.append([of_layer.cpu() for of_layer in tokens])
+        self._rows += len(tokens[0])
         if self._rows >= _ROWS:
             self.flush()
 
     def flush(self) -> None:
         """Works in what is waiting."""
         if self._waiting:
-            for layer in range(len(self.factor)):
-                rows = torch.cat([self.factor[layer], *(tokens[layer] for tokens in self._waiting)])
-                self.factor[layer] = _factor(rows)
+            for place, of_layer in enumerate(zip(*self._waiting, strict=True)):
+                rows = torch.cat(of_layer).double()
+                self.sums[place].addmm_(rows.T, rows)
             self._waiting, self._rows = [], 0
 
 
-def merge_factors(factors: Tensor) -> Tensor:
-    """The factor of the tokens of several processes together, [processes,layers,D,D] -> [layers,D,D]."""
-    return torch.stack([_factor(torch.cat(list(of_layer))) for of_layer in factors.unbind(1)])
+def singular_values(rows: Floats) -> Floats:
+    """Singular values of [n,D] float64, through the smaller Gram matrix: exact to 1e-8 of the largest, and ten times as
+    fast as an SVD."""
+    return roots(rows @ rows.T if rows.shape[0] < rows.shape[1] else rows.T @ rows)
 
 
-def _factor(rows: Tensor) -> Tensor:
-    """R [D,D] of [n,D]."""
-    width = rows.shape[1]
-    if rows.shape[0] < width:
-        rows = torch.cat([rows, rows.new_zeros(width - rows.shape[0], width)])
-    return torch.linalg.qr(rows, mode="r").R
+def roots(gram: Floats) -> Floats:
+    """Singular values of a matrix from its Gram matrix; those that are rounding error only are 0."""
+    squares = np.linalg.eigvalsh(gram)
+    smallest = len(squares) * np.finfo(np.float64).eps * max(float(squares[-1]), 0.0)
+    return np.sqrt(np.where(squares > smallest, squares, 0))
 
 
 def effective_rank(spectrum: Floats) -> float:
@@ -60,14 +64,7 @@ def effective_rank(spectrum: Floats) -> float:
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
-def singular_values(rows: Floats) -> Floats:
-    """Singular values of [n,D] float64, through the smaller Gram matrix: exact to 1e-8 of the largest, and ten times as
-    fast as an SVD."""
-    gram = rows @ rows.T if rows.shape[0] < rows.shape[1] else rows.T @ rows
-    return np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0))
-
-
-def chosen_tokens(seed: int, index: int, patches: int, wanted: int) -> np.ndarray:
+def chosen_tokens(seed: int, index: int, patches: int, wanted: int) -> NDArray[np.int64]:
     """Which patches of picture `index` are taken, a function of (seed, index) only; all when `wanted` covers them."""
     if wanted >= patches:
         return np.arange(patches)

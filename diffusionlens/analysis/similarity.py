@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from diffusionlens.analysis.cka import debiased_cka
 from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options
 from diffusionlens.analysis.dse import GROUP, dse_code, dse_paper
-from diffusionlens.analysis.rank import TriangularFactor, chosen_tokens, effective_rank, merge_factors, singular_values
+from diffusionlens.analysis.rank import SecondMoments, chosen_tokens, effective_rank, roots
 from diffusionlens.analysis.regions import object_patches, patch_labels
-from diffusionlens.analysis.spatial_similarity import PatchDistances, region_contrast, region_pairs
+from diffusionlens.analysis.spatial_similarity import PatchDistances, region_contrast, region_indicators
 from diffusionlens.capture import Stream, Trace
 from diffusionlens.data.sample import IGNORE, Batch
 from diffusionlens.results import Row
@@ -27,7 +26,7 @@ class SimilarityOptions(Options):
     so many in the paper's DSE. `dse_weight`: its weight of the dimension term (see `dse.DseParts`)."""
 
     tokens: Stream = "normed"
-    rank_tokens: int = Field(default=8_192, ge=2)
+    rank_tokens: int = Field(default=4_096, ge=2)
     dse_tokens: int = Field(default=2_048, ge=48)
     dse_weight: float = 1.0
 
@@ -45,6 +44,8 @@ class Similarity(Diagnostic):
     options_type = SimilarityOptions
     options: SimilarityOptions
 
+    cls_index: list[Tensor]
+    cls_index: list[Tensor]
     cls_tokens: list[Tensor]
     patch_means: list[Tensor]
     sample_index: list[Tensor]
@@ -55,14 +56,17 @@ class Similarity(Diagnostic):
     def __init__(self, context: Context, options: SimilarityOptions) -> None:
         super().__init__(context, options)
         backbone, layers = context.backbone, context.layers
-        patches = context.grid[0] * context.grid[1]
+        patches = self._patches = context.grid[0] * context.grid[1]
         for state in ("cls_index", "cls_tokens", "patch_means", "sample_index", "sample_tokens", "group_index", "group_tokens"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
-        self.add_state("factor", default=torch.zeros(len(layers), 0, 0), dist_reduce_fx=merge_factors)
+        moments = torch.zeros(len(layers), backbone.width, backbone.width, dtype=torch.float64)
+        self.add_state("moments", default=moments, dist_reduce_fx="sum")
         self.add_state("rank_count", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self._rank = TriangularFactor(len(layers), backbone.width)
+        self._waiting = SecondMoments(len(layers), backbone.width)
+        # At most so many tokens in all: less than one a picture means one from some pictures.
         self._rank_share = max(1, min(patches, options.rank_tokens // len(context.indices)))
-        self._dse_share = max(1, min(patches, -(-options.dse_tokens // len(context.indices))))
+        self._for_rank = context.evenly_spaced(options.rank_tokens)
+        self._dse_share = max(1, min(patches, options.dse_tokens // len(context.indices)))
         self._for_dse = context.evenly_spaced(options.dse_tokens)
         self._for_cka = context.evenly_spaced(_CKA_PICTURES)
         self._for_group = context.evenly_spaced(GROUP)
@@ -90,14 +94,13 @@ class Similarity(Diagnostic):
         return columns
 
     def update(self, trace: Trace, batch: Batch) -> None:
-        device = trace.raw[self.context.layers[0]].device
-        pairs = None
+        regions = None
         if self.regions is not None:
-            same, other = region_pairs(self._region_labels(batch), IGNORE)
-            pairs = same.to(device), other.to(device)
+            device = trace.raw[self.context.layers[0]].device
+            regions = region_indicators(self._region_labels(batch), IGNORE).to(device)
         values = []
         for layer in self.context.layers:
-            values += self._of_layer(trace, layer, pairs)
+            values += self._of_layer(trace, layer, regions)
         self.record(batch, torch.stack([value.cpu().float() for value in values], 1))
         self._sample(trace, batch)
 
@@ -106,13 +109,15 @@ class Similarity(Diagnostic):
         backbone = self.context.backbone
         labels = []
         for sample in batch.samples:
-            if self.regions == "masks" and sample.mask is not None:
-                labels.append(patch_labels(sample.mask, backbone.patch_size).flatten())
+            if self.regions == "masks" and sample.mask is None:
+                labels.append(torch.full((self._patches,), IGNORE))
+            elif self.regions == "masks":
+                labels.append(patch_labels(sample.mask, backbone.patch_size).flatten().long())  # type: ignore[arg-type]
             else:
                 labels.append(object_patches(sample, backbone.grid, backbone.patch_size).flatten().long())
         return torch.stack(labels)
 
-    def _of_layer(self, trace: Trace, layer: int, pairs: tuple[Tensor, Tensor] | None) -> list[Tensor]:
+    def _of_layer(self, trace: Trace, layer: int, regions: Tensor | None) -> list[Tensor]:
         """[B] for each column of `layer`, in the order of `columns`."""
         values = []
         tokens = trace.unit_tokens(layer, self.options.tokens)
@@ -122,51 +127,61 @@ class Similarity(Diagnostic):
             values.append((centre.squeeze(1) * tokens.cls).sum(-1))
         if layer in self._prenorm:
             values += self._around_first_norm(trace, layer)
-        gram = patches @ patches.transpose(1, 2)
-        profile = self._distances.profile(gram)
+        profile = self._distances.profile(patches)
         values += [profile.off_diagonal(), profile.local_minus_distant(self.context.grid), profile.decay_slope()]
         values.append((patches - centre).square().sum(-1).mean(1).sqrt())
-        if pairs is not None:
-            values.append(region_contrast(gram, *pairs))
+        if regions is not None:
+            values.append(region_contrast(patches, regions))
         return values
 
     def _around_first_norm(self, trace: Trace, layer: int) -> list[Tensor]:
+        """Mean cosine of CLS with the patches in front of and behind the first norm of block `layer`, each [B]."""
         tokens, norm = trace.prenorm(layer), self.context.backbone.first_norm(layer)
         assert tokens is not None and norm is not None
         prefix = self.context.backbone.prefix
         cosines = []
         for stream in (tokens.float(), norm(tokens).float()):
-            unit = functional.normalize(stream, dim=-1)
-            cosines.append((unit[:, prefix:].mean(1) * unit[:, 0]).sum(-1))
+            cls, patches = stream[:, 0], stream[:, prefix:]
+            lengths = (patches.norm(dim=-1) * cls.norm(dim=-1, keepdim=True)).clamp(min=1e-12)
+            cosines.append(((patches @ cls[:, :, None]).squeeze(-1) / lengths).mean(1))
         return cosines
 
     def _sample(self, trace: Trace, batch: Batch) -> None:
         """Keeps the seeded tokens and pictures that the metrics of the whole data set need."""
         stream = [trace.tokens(layer, self.options.tokens) for layer in self.context.layers]
-        patches = torch.stack([tokens.flat_patches for tokens in stream])  # [layers,B,P,D]
-        seed, count = self.context.seed, patches.shape[2]
         for place, sample in enumerate(batch.samples):
-            for_rank = chosen_tokens(seed, sample.index, count, self._rank_share)
-            self._rank.add(patches[:, place, for_rank])
-            self.rank_count += len(for_rank)
-            for_dse = chosen_tokens(seed, sample.index, count, self._dse_share)
+            if sample.index in self._for_rank:
+                chosen = self._chosen(sample.index, self._rank_share)
+                self._waiting.add([tokens.flat_patches[place, chosen] for tokens in stream])
+                self.rank_count += len(chosen)
             index = torch.tensor([sample.index])
             if sample.index in self._for_dse:
+                chosen = self._chosen(sample.index, self._dse_share)
                 self.sample_index.append(index)
-                self.sample_tokens.append(patches[None, :, place, for_dse].cpu())
+                self.sample_tokens.append(torch.stack([t.flat_patches[place, chosen] for t in stream])[None].cpu())
             if sample.index in self._for_group:
                 self.group_index.append(index)
-                self.group_tokens.append(patches[None, :, place].cpu())
+                self.group_tokens.append(torch.stack([t.flat_patches[place] for t in stream])[None].cpu())
             if stream[0].cls is not None and sample.index in self._for_cka:
                 self.cls_index.append(index)
                 self.cls_tokens.append(torch.stack([t.cls[place] for t in stream])[None].cpu())  # type: ignore[index]
-                self.patch_means.append(patches[:, place].mean(1)[None].cpu())
+                self.patch_means.append(torch.stack([t.flat_patches[place].mean(0) for t in stream])[None].cpu())
+
+    def _chosen(self, index: int, share: int) -> Tensor:
+        return torch.from_numpy(chosen_tokens(self.context.seed, index, self._patches, share))
 
     def finish(self) -> None:
-        self._rank.flush()
-        self.factor = self._rank.factor
+        """Brings the tokens that wait for the next product into the state."""
+        self._waiting.flush()
+        self.moments += self._waiting.sums
+        self._waiting.sums.zero_()
+
+    def reset(self) -> None:
+        super().reset()
+        self._waiting = SecondMoments(len(self.context.layers), self.context.backbone.width)
 
     def table(self) -> list[Row]:
+        self.finish()
         rows = super().table()
         sampled = _by_index(self.sample_index, self.sample_tokens)
         if sampled is None:
@@ -175,9 +190,9 @@ class Similarity(Diagnostic):
         cls_tokens = _by_index(self.cls_index, self.cls_tokens)
         patch_means = _by_index(self.cls_index, self.patch_means)
         for place, layer in enumerate(self.context.layers):
-            rank = effective_rank(singular_values(self.factor[place].double().numpy()))
+            rank = effective_rank(roots(self.moments[place].numpy()))
             rows.append(Row(self.name, "effective_rank", rank, int(self.rank_count), layer))
-            tokens = sampled[:, place].flatten(0, 1)[: self.options.dse_tokens].double().numpy()
+            tokens = sampled[:, place].flatten(0, 1).double().numpy()
             parts = dse_paper(tokens, self.context.seed)
             numbers = {"dse": parts.total(self.options.dse_weight)}
             numbers |= {"dse_inter": parts.inter, "dse_intra": parts.intra, "dse_dim": parts.dim}

@@ -1,14 +1,17 @@
-"""How the cosine of two patches of a picture falls off with their distance on the grid.
+"""How the cosine of two patches of a picture falls off with their distance on the grid, and across regions.
 
 Source of LDS, CDS, RMSC and SRSS: Singh et al., iREPA (2025), spatial metrics; distances are Manhattan distances.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 _SLOPE_REACH = 8
+_GRAM_ELEMENTS = 4_000_000  # cosines held at a time, so that a large grid's memory does not grow with the batch
 
 
 @dataclass(frozen=True)
@@ -20,11 +23,12 @@ class DistanceProfile:
     pairs: Tensor
 
     def off_diagonal(self) -> Tensor:
-        """Mean cosine of different patches, [B]."""
+        """Mean cosine of different patches, [B]; NaN for a single patch."""
         return self._over(slice(1, None))
 
     def local_minus_distant(self, grid: tuple[int, int]) -> Tensor:
-        """LDS: 4-neighbours minus pairs at least half the grid apart, [B]; NaN where there are no such pairs."""
+        """LDS: 4-neighbours minus pairs at least half the grid (the mean of its sides) apart, [B]; NaN where there are no
+        such pairs."""
         half = max((grid[0] + grid[1]) // 4, 2)
         return self._over(slice(1, 2)) - self._over(slice(half, None))
 
@@ -41,7 +45,7 @@ class DistanceProfile:
 
 
 class PatchDistances:
-    """The Manhattan distances of a grid, ready to sort a Gram matrix by."""
+    """The Manhattan distances of a grid, ready to sort cosines by."""
 
     def __init__(self, grid: tuple[int, int]) -> None:
         rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
@@ -50,30 +54,42 @@ class PatchDistances:
         self._bins = distance.flatten()
         self.pairs = torch.bincount(self._bins).double()
 
-    def profile(self, gram: Tensor) -> DistanceProfile:
-        """Mean of `gram` [B,P,P] by distance."""
-        flat = gram.flatten(1)
-        sums = torch.zeros(len(flat), len(self.pairs), device=gram.device)
-        bins = self._bins.to(gram.device)
-        sums.scatter_add_(1, bins.expand_as(flat), flat)
+    def profile(self, patches: Tensor) -> DistanceProfile:
+        """Mean cosine by distance of unit patches [B,P,D]."""
+        self._bins = self._bins.to(patches.device)
+        sums = torch.cat([self._sums(part) for part in _parts(patches)])
         return DistanceProfile(sums.cpu().double() / self.pairs, self.pairs)
 
+    def _sums(self, patches: Tensor) -> Tensor:
+        cosines = (patches @ patches.transpose(1, 2)).flatten(1)
+        sums = torch.zeros(len(cosines), len(self.pairs), device=cosines.device)
+        return sums.scatter_add_(1, self._bins.expand_as(cosines), cosines)
 
-def region_contrast(gram: Tensor, same: Tensor, other: Tensor) -> Tensor:
-    """SRSS: mean cosine of pairs in the same region minus pairs across regions, [B]; NaN where either is absent.
+
+def _parts(patches: Tensor) -> Iterator[Tensor]:
+    step = max(1, _GRAM_ELEMENTS // patches.shape[1] ** 2)
+    yield from patches.split(step)
+
+
+def region_indicators(labels: Tensor, ignore: int) -> Tensor:
+    """1 where a patch belongs to a region, float32 [B,regions,P], from labels int [B,P]; ignored patches are in none."""
+    values, places = torch.unique(labels, return_inverse=True)
+    indicators = functional.one_hot(places, len(values)).transpose(1, 2).float()
+    return indicators[:, values != ignore]
+
+
+def region_contrast(patches: Tensor, regions: Tensor) -> Tensor:
+    """SRSS: mean cosine of pairs in the same region minus pairs across regions, [B] float64; NaN where either is absent.
+
+    The sum of all cosines between two sets of unit tokens is the product of their sums, so that no pair is formed.
 
     Args:
-        gram: [B,P,P] cosines. same, other: [B,P,P], 1 for the pairs of either kind.
+        patches: [B,P,D] unit tokens. regions: [B,regions,P] of `region_indicators`.
     """
-    within = (gram * same).sum((1, 2)) / same.sum((1, 2))
-    across = (gram * other).sum((1, 2)) / other.sum((1, 2))
+    sums = (regions @ patches).cpu().double()
+    sizes = regions.sum(2).cpu().double()
+    selves = (regions @ patches.square().sum(2, keepdim=True)).cpu().double().sum((1, 2))
+    own = sums.square().sum((1, 2))
+    within = (own - selves) / (sizes * (sizes - 1)).sum(1)
+    across = (sums.sum(1).square().sum(1) - own) / (sizes.sum(1).square() - sizes.square().sum(1))
     return within - across
-
-
-def region_pairs(labels: Tensor, ignore: int) -> tuple[Tensor, Tensor]:
-    """Indicators [B,P,P] of the pairs (i, j), i != j, in the same and in different regions; `labels` int [B,P]."""
-    counted = labels != ignore
-    both = counted[:, :, None] & counted[:, None, :]
-    equal = labels[:, :, None] == labels[:, None, :]
-    same = both & equal & ~torch.eye(labels.shape[1], dtype=torch.bool)
-    return same.float(), (both & ~equal).float()

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, ScalarFormatter
 
-from diffusionlens.figures.material import ModelMaterial
+from diffusionlens.material import ModelMaterial
 from diffusionlens.figures.style import SOFT, model_looks, new_figure
 
 _OVERLAP = 1.5

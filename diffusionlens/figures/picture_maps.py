@@ -7,11 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from diffusionlens.figures.material import ModelMaterial, SamplePicture
+from diffusionlens.material import ModelMaterial, SamplePicture
 from diffusionlens.figures.style import new_figure
 
 _CELL = 1.18  # inches
 _BOX = "#ffffff"
+_HEAD = 0.42  # inches for the column titles
 _SHOWN = 5
 
 
@@ -56,8 +57,11 @@ def pca_pictures(material: Sequence[ModelMaterial]) -> Figure | None:
 
 
 def _picture_grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
-    figure = new_figure(_CELL * columns, _CELL * rows + 0.35)
-    grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"wspace": 0.02, "hspace": 0.02})
+    figure = new_figure(_CELL * columns, _CELL * rows + _HEAD)
+    figure.set_layout_engine("none")  # cells of one size need no solver
+    top = 1 - _HEAD / (_CELL * rows + _HEAD)
+    places = {"left": 0.005, "right": 0.995, "bottom": 0.005, "top": top, "wspace": 0.04, "hspace": 0.04}
+    grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=places)
     for axes in grid.flat:
         axes.set_axis_off()
     return figure, [list(row) for row in grid]

@@ -87,7 +87,14 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def freeze_layout(figure: Figure) -> None:
+    """Lays the figure out once; each saving would do it again, which takes longer than drawing."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
 def save_figure(figure: Figure, directory: Path, stem: str) -> None:
     """Writes STEM.png and STEM.pdf, the same bytes for the same figure."""
+    freeze_layout(figure)
     figure.savefig(directory / f"{stem}.png", dpi=DPI, metadata={"Software": None})
     figure.savefig(directory / f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})

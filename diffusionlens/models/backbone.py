@@ -76,11 +76,13 @@ class Backbone:
     origin: Origin
     position_rule: PositionRule = "timm"
     size: tuple[int, int] = (0, 0)
+    parameters: int = 0
     _native_positions: Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(False)
         self.size = self.size if self.size != (0, 0) else self.native_size
+        self.parameters = sum(parameter.numel() for parameter in self.model.parameters())  # at the native size
         table = getattr(self.model, "pos_embed", None)
         if isinstance(table, nn.Parameter) and self._native_positions is None:
             self._native_positions = table.detach().clone()
@@ -170,7 +172,7 @@ class Backbone:
             "final_norm": self.norm is not None,
             "positions": self.position_rule,
             "preprocessing": asdict(self.preprocessing),
-            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "parameters": self.parameters,
         }
 
     def to(self, device: torch.device) -> "Backbone":

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, pib_by_layer, small_multiples
-from diffusionlens.figures.material import ModelMaterial
+from diffusionlens.material import ModelMaterial
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
 from diffusionlens.figures.sparsity_heatmap import support_by_head

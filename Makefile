@@ -1,0 +1,36 @@
+# Every target sets itself up: a virtual environment in .venv, the package and its tools. Needs Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench clean help
+
+help: ## what there is
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+
+demo: $(READY) ## measure an untrained ViT on built-in pictures, about a minute after the set-up; ends with a page
+	$(BIN)/diffusionlens demo --out reports/demo
+
+test: $(READY) lint ## lint, types, import contracts and all tests; about five minutes after the set-up
+	$(BIN)/pytest -n 2
+
+lint: $(READY) ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
+
+bench: $(READY) ## what `measure` costs against the bare forward pass, some minutes
+	$(BIN)/diffusionlens bench measure
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Say make PYTHON=python3.12 ..."; exit 2; }
+	@echo "Setting up $(VENV): a virtual environment with torch and the tools (once; some minutes, mostly download)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $(READY)
