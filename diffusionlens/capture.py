@@ -124,7 +124,9 @@ class _AttentionTap(TorchFunctionMode):
         step = max(1, _BLOCK_ELEMENTS // (query.shape[1] * self.tokens**2))
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         # Two buffers serve all pictures of the layer; fresh ones for each would cost more than the products.
-        buffers = query.new_empty(2, min(step, self.batch), query.shape[1], self.tokens, self.tokens, dtype=torch.float32)
+        buffers = query.new_empty(
+            2, min(step, self.batch), query.shape[1], self.tokens, self.tokens, dtype=torch.float32
+        )
         for start in range(0, self.batch, step):
             pictures = slice(start, min(start + step, self.batch))
             logits, weights = buffers[:, : pictures.stop - start]

@@ -53,13 +53,17 @@ def check(
 def measure(
     models: Models,
     data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]; KIND: voc, coco, imagenet, ...")],
-    out: Annotated[Path, typer.Option(help="result directory to make; an earlier result is replaced when this one is whole")],
+    out: Annotated[
+        Path, typer.Option(help="result directory to make; an earlier result is replaced when this one is whole")
+    ],
     analyses: Annotated[str, typer.Option(help="all, or some of pib,norms,sparsity,similarity,pca")] = "all",
     layers: Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")] = "all",
     images: Images = None,
     size: Size = None,
     fit: Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")] = "crop",
-    batch_size: Annotated[int | None, typer.Option(help="pictures per forward; default 8 on a CPU, 64 on a GPU")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="pictures per forward; default 8 on a CPU, 64 on a GPU")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     workers: Annotated[int, typer.Option(help="processes that read pictures")] = 0,
     seed: Annotated[int, typer.Option(help="of bootstrap intervals and token samples")] = 0,
@@ -128,7 +132,9 @@ def _print_measured(measured: api.Measured, *, as_json: bool) -> None:
 
 
 def _print_model(model: dict[str, Any]) -> None:
-    tokens = f"{model['grid'][0]} x {model['grid'][1]} patches of {model['patch_size'][0]} x {model['patch_size'][1]} px"
+    tokens = (
+        f"{model['grid'][0]} x {model['grid'][1]} patches of {model['patch_size'][0]} x {model['patch_size'][1]} px"
+    )
     preparing = model["preprocessing"]
     lines = {
         "family": model["family"] + (f", {model['branch']}" if model["branch"] else ""),
@@ -153,7 +159,9 @@ def _print_model(model: dict[str, Any]) -> None:
 def _print_data(data: dict[str, Any]) -> None:
     print(data["label"])
     opened = f"{data['pictures']} found, {data['opened']} opened, {len(data['unreadable'])} unreadable or missing"
-    counts = ", ".join(f"{data[key]} {key.replace('_', ' ')}" for key in ("boxes", "crowds", "difficult", "masks", "depth"))
+    counts = ", ".join(
+        f"{data[key]} {key.replace('_', ' ')}" for key in ("boxes", "crowds", "difficult", "masks", "depth")
+    )
     lines = {
         "pictures": opened,
         "sizes": f"{data['smallest']} to {data['largest']} (width, height)",

@@ -32,7 +32,9 @@ def parse_spec(text: str) -> Spec:
         InputError: the text is empty, or the query is not `key=value&key=value`.
     """
     if not text.strip():
-        raise InputError("an empty MODEL or DATA was given; wanted [label=]SPEC, for example timm:vit_small_patch16_224")
+        raise InputError(
+            "an empty MODEL or DATA was given; wanted [label=]SPEC, for example timm:vit_small_patch16_224"
+        )
     label: str | None = None
     spec = text
     head = re.split(r"[?:/\\]", text, maxsplit=1)[0]

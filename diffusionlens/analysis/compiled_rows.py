@@ -154,9 +154,7 @@ def sums_of_rows(
 
     def part(thread: int) -> None:
         start, stop = int(bounds[thread]), int(bounds[thread + 1])
-        _sums_of_rows_compiled(
-            weights, energies, logits, distance, objects, heads, prefix, start, stop, sums, best
-        )
+        _sums_of_rows_compiled(weights, energies, logits, distance, objects, heads, prefix, start, stop, sums, best)
 
     if threads == 1:
         part(0)

@@ -92,7 +92,9 @@ def measure(
     _refuse_doubles(backbones)
     indices = chosen_pictures(len(source), settings.images)
     if len(indices) < processes.count:
-        raise InputError(f"{source.label} gives {len(indices)} pictures to {processes.count} processes; use fewer processes")
+        raise InputError(
+            f"{source.label} gives {len(indices)} pictures to {processes.count} processes; use fewer processes"
+        )
     device = resolve_device(settings.device)
     runs = []
     for backbone in backbones:
@@ -360,7 +362,9 @@ def _manifest(
         ],
         "analyses": {name: settings.options[name].model_dump() for name in settings.analyses},
         "left_out": [
-            {"model": run.backbone.label, "what": left.what, "reason": left.reason} for run in runs for left in run.left_out
+            {"model": run.backbone.label, "what": left.what, "reason": left.reason}
+            for run in runs
+            for left in run.left_out
         ],
         "settings": {
             "layers": settings.layers,

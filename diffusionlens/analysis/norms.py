@@ -159,7 +159,9 @@ class Norms(Diagnostic):
                     "norm_p99": np.percentile(norms, 99),
                     "norm_max": norms.max(),
                 }
-                rows += [Row(self.name, metric, float(v), norms.size, layer, token=stream) for metric, v in pooled.items()]
+                rows += [
+                    Row(self.name, metric, float(v), norms.size, layer, token=stream) for metric, v in pooled.items()
+                ]
         return rows
 
     def histograms(self) -> dict[int, NormHistogram]:

@@ -57,7 +57,15 @@ class Similarity(Diagnostic):
         super().__init__(context, options)
         backbone, layers = context.backbone, context.layers
         patches = self._patches = context.grid[0] * context.grid[1]
-        for state in ("cls_index", "cls_tokens", "patch_means", "sample_index", "sample_tokens", "group_index", "group_tokens"):
+        for state in (
+            "cls_index",
+            "cls_tokens",
+            "patch_means",
+            "sample_index",
+            "sample_tokens",
+            "group_index",
+            "group_tokens",
+        ):
             self.add_state(state, default=[], dist_reduce_fx="cat")
         moments = torch.zeros(len(layers), backbone.width, backbone.width, dtype=torch.float64)
         self.add_state("moments", default=moments, dist_reduce_fx="sum")
@@ -76,7 +84,9 @@ class Similarity(Diagnostic):
         if not backbone.has_cls:
             self.left_out.append(LeftOut("cls_patch_cos, cka_cls_patchmean", "the model has no CLS token"))
         elif not self._prenorm and max(layers) > 0:
-            self.left_out.append(LeftOut("cls_patch_cos_prenorm, cls_patch_cos_postnorm", "the blocks have no first norm"))
+            self.left_out.append(
+                LeftOut("cls_patch_cos_prenorm, cls_patch_cos_postnorm", "the blocks have no first norm")
+            )
         if self.regions is None:
             self.left_out.append(LeftOut("srss", "the data has neither masks nor boxes"))
 

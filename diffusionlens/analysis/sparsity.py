@@ -150,7 +150,9 @@ class Sparsity(Diagnostic):
         shape = (len(numerator), len(self.layers), self.context.backbone.heads, len(self.series_of_a_head))
         values = np.where(denominator > 0, numerator, np.nan).reshape(shape)
         counted = ~np.isnan(values).all(2)
-        mean = np.where(counted, np.nansum(values, 2) / np.maximum((~np.isnan(values)).sum(2), 1), 0).reshape(len(numerator), -1)
+        mean = np.where(counted, np.nansum(values, 2) / np.maximum((~np.isnan(values)).sum(2), 1), 0).reshape(
+            len(numerator), -1
+        )
         means = [
             replace(Column(metric, layer, None, token), head="mean")
             for layer, (metric, token) in product(self.layers, self.series_of_a_head)

@@ -7,7 +7,6 @@ from math import isfinite
 import torch
 
 
-
 @dataclass
 class BoxList:
     """Collects the boxes of one picture of `width` x `height` pixels."""
@@ -43,7 +42,9 @@ class BoxList:
     @property
     def only_category(self) -> int | None:
         """The category when all counted objects share one."""
-        counted = [c for c, crowd, hard in zip(self.category, self.crowd, self.difficult, strict=True) if not (crowd or hard)]
+        counted = [
+            c for c, crowd, hard in zip(self.category, self.crowd, self.difficult, strict=True) if not (crowd or hard)
+        ]
         return counted[0] if counted and len(set(counted)) == 1 else None
 
     def fields(self) -> dict[str, torch.Tensor | tuple[str, ...]]:
@@ -55,5 +56,3 @@ class BoxList:
             "difficult": torch.tensor(self.difficult, dtype=torch.bool),
             "notes": tuple(self.notes),
         }
-
-

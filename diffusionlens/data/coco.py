@@ -100,8 +100,14 @@ def _index(path: Path) -> COCO:
     try:
         content = json.loads(path.read_text())
     except (ValueError, OSError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON ({' '.join(str(error).split())[:120]}); download it again") from None
-    wanted = {"images": ("id", "file_name", "width", "height"), "annotations": ("image_id",), "categories": ("id", "name")}
+        raise InputError(
+            f"{path} is not valid JSON ({' '.join(str(error).split())[:120]}); download it again"
+        ) from None
+    wanted = {
+        "images": ("id", "file_name", "width", "height"),
+        "annotations": ("image_id",),
+        "categories": ("id", "name"),
+    }
     for part, keys in wanted.items():
         entries = content.get(part) if isinstance(content, dict) else None
         if not isinstance(entries, list):

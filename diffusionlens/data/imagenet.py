@@ -23,7 +23,9 @@ class ImageNet:
         check_query(spec, _QUERY)
         root = root_of(spec)
         split = spec.query.get("split", "val")
-        folder = first_existing(root, [f"Data/CLS-LOC/{split}", f"ILSVRC/Data/CLS-LOC/{split}", split], f"split '{split}'")
+        folder = first_existing(
+            root, [f"Data/CLS-LOC/{split}", f"ILSVRC/Data/CLS-LOC/{split}", split], f"split '{split}'"
+        )
         self.label = spec.label or f"imagenet-{split}"
         self.spec = spec.text
         self.skipped: list[tuple[str, str]] = []

@@ -32,7 +32,9 @@ def open_data(text: str) -> PictureSource:
     spec = parse_spec(text)
     known = ", ".join(f"{kind}:" for kind in READERS)
     if not spec.kind:
-        raise InputError(f"'{text}' does not say how the pictures are laid out; wanted KIND:ROOT, with KIND one of {known}")
+        raise InputError(
+            f"'{text}' does not say how the pictures are laid out; wanted KIND:ROOT, with KIND one of {known}"
+        )
     if spec.kind not in READERS:
         near = get_close_matches(spec.kind, READERS, n=1)
         hint = f"; did you mean {near[0]}:?" if near else ""

@@ -110,5 +110,3 @@ def coordinates(size: int) -> tuple[Floats, Floats]:
     steps = (np.arange(size, dtype=np.float32) + np.float32(0.5)) / np.float32(size)
     x, y = np.meshgrid(steps, steps)
     return np.ascontiguousarray(x), np.ascontiguousarray(y)
-
-

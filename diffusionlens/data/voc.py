@@ -10,10 +10,7 @@ from diffusionlens.data.voc_xml import read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 
-CLASSES = (
-    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
-    "sofa train tvmonitor"
-).split()
+CLASSES = ["aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"]
 
 _QUERY = {
     "year": "2007..2012, default 2012",
@@ -36,7 +33,9 @@ class Voc:
         if task not in (None, "segmentation", "main"):
             raise InputError(f"?task={task} in '{spec.text}'; wanted segmentation or main")
         lists = {"segmentation": ["Segmentation"], "main": ["Main"], None: ["Segmentation", "Main"]}[task]
-        split_file = first_existing(folder, [f"ImageSets/{name}/{split}.txt" for name in lists], f"list of split '{split}'")
+        split_file = first_existing(
+            folder, [f"ImageSets/{name}/{split}.txt" for name in lists], f"list of split '{split}'"
+        )
         self.folder = folder
         self.label = spec.label or f"voc-{split}"
         self.spec = spec.text

@@ -77,7 +77,9 @@ def pib_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
     return figure
 
 
-def small_multiples(results: pd.DataFrame, models: Sequence[str], panels: Sequence[Panel], columns: int = 3) -> Figure | None:
+def small_multiples(
+    results: pd.DataFrame, models: Sequence[str], panels: Sequence[Panel], columns: int = 3
+) -> Figure | None:
     """A grid of panels; panels without rows are left out, and None is returned when none is left."""
     present = [panel for panel in panels if not panel.rows(results).empty]
     if not present:

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, ScalarFormatter
 
-from diffusionlens.material import ModelMaterial
 from diffusionlens.figures.style import SOFT, model_looks, new_figure
+from diffusionlens.material import ModelMaterial
 
 _OVERLAP = 1.5
 

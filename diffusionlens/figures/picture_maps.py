@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from diffusionlens.material import ModelMaterial, SamplePicture
 from diffusionlens.figures.style import new_figure
+from diffusionlens.material import ModelMaterial, SamplePicture
 
 _CELL = 1.18  # inches
 _BOX = "#ffffff"
@@ -76,7 +76,9 @@ def _show_picture(axes: Axes, picture: SamplePicture, *, boxes: bool = True) -> 
 def _outline(axes: Axes, picture: SamplePicture) -> None:
     for x0, y0, x1, y1 in picture.boxes:
         for color, width in (("#000000", 2.4), (_BOX, 1.2)):  # white on black can be seen on any picture
-            axes.add_patch(Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, fill=False, edgecolor=color, linewidth=width))
+            axes.add_patch(
+                Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, fill=False, edgecolor=color, linewidth=width)
+            )
 
 
 def _show_scores(axes: Axes, picture: SamplePicture, scores: np.ndarray) -> None:

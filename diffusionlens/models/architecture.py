@@ -43,7 +43,9 @@ class Architecture(BaseModel):
 
     def describe(self) -> str:
         """For people: "ViT, 12 blocks, width 384, 6 heads, patch 16"."""
-        patch = str(self.patch_size[0]) if self.patch_size[0] == self.patch_size[1] else "{}x{}".format(*self.patch_size)
+        patch = (
+            str(self.patch_size[0]) if self.patch_size[0] == self.patch_size[1] else "{}x{}".format(*self.patch_size)
+        )
         extras = [f"{self.registers} registers"] if self.registers else []
         extras += ["LayerScale"] if self.layer_scale else []
         extras += ["SwiGLU"] if self.swiglu else []
@@ -130,7 +132,9 @@ def _grid(
         for with_prefix in (True, False):
             if entries - prefix * with_prefix == grid[0] * grid[1]:
                 return grid, with_prefix and prefix > 0
-        raise InputError(f"{file}: a picture of {size[0]}x{size[1]} has {grid[0]}x{grid[1]} patches, the table {entries}")
+        raise InputError(
+            f"{file}: a picture of {size[0]}x{size[1]} has {grid[0]}x{grid[1]} patches, the table {entries}"
+        )
     for with_prefix in (True, False):
         patches = entries - prefix * with_prefix
         if patches > 0 and isqrt(patches) ** 2 == patches:

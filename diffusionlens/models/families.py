@@ -109,9 +109,7 @@ def _prefix(tensors: State, branch: str | None, found: Weights, file: str) -> st
     """What stands before the backbone's own names ("backbone.", "teacher.backbone.", "dinov2.", ...)."""
     prefixes = {key[: -len(anchor)] for key in tensors for anchor in _ANCHORS if key.endswith(anchor)}
     if len(prefixes) > 1 or branch:
-        of_branch = {
-            name: [prefix for prefix in prefixes if prefix.split(".")[0] == name] for name in BRANCHES
-        }
+        of_branch = {name: [prefix for prefix in prefixes if prefix.split(".")[0] == name] for name in BRANCHES}
         name = branch or ("teacher" if of_branch["teacher"] else "student")
         if len(of_branch[name]) == 1:
             found.branch = name
@@ -119,7 +117,9 @@ def _prefix(tensors: State, branch: str | None, found: Weights, file: str) -> st
         if branch and found.branch != branch:
             raise InputError(f"{file} has no branch '{branch}'; leave out ?branch, it holds one network")
     if len(prefixes) != 1:
-        raise InputError(f"{file} holds several networks ({', '.join(sorted(prefixes))}); save the one that is meant alone")
+        raise InputError(
+            f"{file} holds several networks ({', '.join(sorted(prefixes))}); save the one that is meant alone"
+        )
     return prefixes.pop()
 
 

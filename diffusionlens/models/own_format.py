@@ -63,5 +63,3 @@ def read_description(metadata: dict[str, str], file: str) -> Description | None:
             f"{file} is one of ours, but its description is not understood ({place}: {first['msg']}); it may come from a "
             f"newer version: update diffusionlens"
         ) from None
-
-

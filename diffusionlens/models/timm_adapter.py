@@ -11,7 +11,9 @@ from diffusionlens.errors import InputError
 from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
 from diffusionlens.models.positions import PositionRule
 
-_WAY_OUT = "measure a ViT whose tokens keep one grid through all blocks (vit_*, deit*, beit*, eva02_*, *dinov2*, *dinov3*)"
+_WAY_OUT = (
+    "measure a ViT whose tokens keep one grid through all blocks (vit_*, deit*, beit*, eva02_*, *dinov2*, *dinov3*)"
+)
 
 
 def backbone_of(

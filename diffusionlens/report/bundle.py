@@ -74,7 +74,9 @@ def whole_directory(out: Path) -> Iterator[Path]:
         else:
             temporary.replace(out)
     except OSError as error:
-        raise InputError(f"--out {out} could not be written ({error.strerror or error}); nothing was left there") from None
+        raise InputError(
+            f"--out {out} could not be written ({error.strerror or error}); nothing was left there"
+        ) from None
     finally:
         if temporary is not None and temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)

@@ -10,11 +10,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, pib_by_layer, small_multiples
-from diffusionlens.material import ModelMaterial
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
 from diffusionlens.figures.sparsity_heatmap import support_by_head
 from diffusionlens.figures.style import DPI, look, save_figure
+from diffusionlens.material import ModelMaterial
 
 Draw = Callable[[pd.DataFrame, Sequence[str], Sequence[ModelMaterial]], Figure | None]
 

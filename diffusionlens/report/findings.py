@@ -118,7 +118,9 @@ def _norms(own: _Numbers) -> str | None:
         return None
     last = shares[-1]
     if "unimodal" not in last.token:
-        text = f"In layer {last.layer}, {short(100 * last.value)} % of the patch tokens form a second mode of large norms"
+        text = (
+            f"In layer {last.layer}, {short(100 * last.value)} % of the patch tokens form a second mode of large norms"
+        )
         hidden = own.last("norms", "outlier_background_share", "valley")
         if hidden is not None:
             text += f"; {short(100 * hidden.value)} % of those lie in the background"

@@ -68,9 +68,7 @@ def last_layer_table(results: pd.DataFrame, analysis: str, models: Sequence[str]
 
 def by_layer_table(results: pd.DataFrame, analysis: str, model: str) -> pd.DataFrame:
     """Every metric of `analysis` (heads averaged) by layer, values only, for one model."""
-    rows = results[
-        (results["analysis"] == analysis) & (results["model"] == model) & results["head"].isin(["", "mean"])
-    ]
+    rows = results[(results["analysis"] == analysis) & (results["model"] == model) & results["head"].isin(["", "mean"])]
     if rows.empty:
         return pd.DataFrame()
     tokens = rows["token"].str.replace(" (unimodal)", "", regex=False)
