@@ -1,6 +1,6 @@
 """diffusionlens: what happened to the patch tokens of a Vision Transformer?"""
 
-import diffusionlens._openmp  # isort: skip  (before anything imports torch)
+import diffusionlens._openmp  # noqa: F401  isort: skip  (before anything imports torch)
 
 from importlib.metadata import PackageNotFoundError, version
 

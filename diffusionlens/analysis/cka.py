@@ -5,6 +5,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+LEAST = 4
+"""The unbiased estimator divides by n - 3."""
+
 
 def debiased_cka(first: Floats, second: Floats) -> float:
     """Linear CKA with the unbiased estimator of HSIC; about 0 for independent representations whatever their width.

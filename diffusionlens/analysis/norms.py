@@ -103,9 +103,8 @@ class Norms(Diagnostic):
         """[pictures,P] of one layer, pictures in the order of the data set."""
         place = self.context.layers.index(layer) * len(STREAMS) + STREAMS.index(stream)
         # Only this layer is joined and ordered: all of them together are a gigabyte for 50,000 pictures.
-        parts = [self.patch_norms] if isinstance(self.patch_norms, Tensor) else self.patch_norms
-        index = self.index if isinstance(self.index, Tensor) else torch.cat(self.index)
-        return torch.cat([part[:, place] for part in parts])[index.argsort()].double().numpy()
+        index = torch.cat(_parts(self.index))
+        return torch.cat([part[:, place] for part in _parts(self.patch_norms)])[index.argsort()].double().numpy()
 
     def thresholds(self, layer: int) -> dict[str, float]:
         """Rule -> threshold; infinity for the valley rule of a unimodal histogram."""
@@ -174,6 +173,11 @@ class Norms(Diagnostic):
             counts = np.histogram(norms, edges)[0].astype(float)
             found[layer] = NormHistogram(edges, counts, self.thresholds(layer))
         return found
+
+
+def _parts(state: list[Tensor] | Tensor) -> list[Tensor]:
+    """A list state before it is gathered from the processes, and after, when it is one tensor."""
+    return [state] if isinstance(state, Tensor) else state
 
 
 def _neighbor_cosine(trace: Trace) -> Tensor:

@@ -34,7 +34,7 @@ class Pca(Diagnostic):
     name = "pca"
     options_type = PcaOptions
     options: PcaOptions
-    columns: Sequence[Column] = ()  # type: ignore[assignment]
+    columns: Sequence[Column] = ()
 
     def __init__(self, context: Context, options: PcaOptions) -> None:
         super().__init__(context, options)

@@ -51,6 +51,7 @@ class Pib(Diagnostic):
     needs = frozenset({"boxes"})
     options_type = PibOptions
     options: PibOptions
+    dropped: Tensor
 
     def __init__(self, context: Context, options: PibOptions) -> None:
         super().__init__(context, options)
@@ -120,8 +121,7 @@ class Pib(Diagnostic):
             self.dropped[_REASONS.index(wrong)] += 1
             return None
         backbone = self.context.backbone
-        inside = patches_in_boxes(boxes, backbone.grid, backbone.patch_size, self.options.hit).any(0)
-        return inside
+        return patches_in_boxes(boxes, backbone.grid, backbone.patch_size, self.options.hit).any(0)
 
     @property
     def dropped_pictures(self) -> dict[str, int]:

@@ -7,7 +7,9 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional
 
+from diffusionlens.analysis.cka import LEAST as CKA_LEAST
 from diffusionlens.analysis.cka import debiased_cka
 from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options
 from diffusionlens.analysis.dse import GROUP, dse_code, dse_paper
@@ -44,7 +46,8 @@ class Similarity(Diagnostic):
     options_type = SimilarityOptions
     options: SimilarityOptions
 
-    cls_index: list[Tensor]
+    moments: Tensor
+    rank_count: Tensor
     cls_index: list[Tensor]
     cls_tokens: list[Tensor]
     patch_means: list[Tensor]
@@ -80,15 +83,29 @@ class Similarity(Diagnostic):
         self._for_group = context.evenly_spaced(GROUP)
         self._distances = PatchDistances(context.grid)
         self.regions = "masks" if "masks" in context.provides else "boxes" if "boxes" in context.provides else None
-        self._prenorm = tuple(l for l in layers if l > 0 and backbone.has_cls and backbone.first_norm(l) is not None)
-        if not backbone.has_cls:
-            self.left_out.append(LeftOut("cls_patch_cos, cka_cls_patchmean", "the model has no CLS token"))
-        elif not self._prenorm and max(layers) > 0:
-            self.left_out.append(
-                LeftOut("cls_patch_cos_prenorm, cls_patch_cos_postnorm", "the blocks have no first norm")
-            )
+        self._prenorm = tuple(n for n in layers if n > 0 and backbone.has_cls and backbone.first_norm(n) is not None)
+        self.left_out += self._missing()
+
+    def _missing(self) -> list[LeftOut]:
+        """What the model, its grid or the pictures do not allow."""
+        missing = []
+        around = "cls_patch_cos_prenorm, cls_patch_cos_postnorm"
+        if not self.context.backbone.has_cls:
+            missing.append(LeftOut(f"cls_patch_cos, {around}, cka_cls_patchmean", "the model has no CLS token"))
+        else:
+            if not self._prenorm and max(self.context.layers) > 0:
+                missing.append(LeftOut(around, "the blocks have no first norm"))
+            if len(self.context.indices) < CKA_LEAST:
+                missing.append(LeftOut("cka_cls_patchmean", f"fewer than {CKA_LEAST} pictures"))
         if self.regions is None:
-            self.left_out.append(LeftOut("srss", "the data has neither masks nor boxes"))
+            missing.append(LeftOut("srss", "the data has neither masks nor boxes"))
+        farthest = sum(self.context.grid) - 2
+        needed = {"patch_patch_cos": 1, "lds": 2, "cds": 2}
+        if short := [metric for metric, distance in needed.items() if farthest < distance]:
+            missing.append(
+                LeftOut(", ".join(short), f"a grid of {' x '.join(map(str, self.context.grid))} patches is too small")
+            )
+        return missing
 
     @cached_property
     def columns(self) -> Sequence[Column]:
@@ -139,7 +156,7 @@ class Similarity(Diagnostic):
             values += self._around_first_norm(trace, layer)
         profile = self._distances.profile(patches)
         values += [profile.off_diagonal(), profile.local_minus_distant(self.context.grid), profile.decay_slope()]
-        values.append((patches - centre).square().sum(-1).mean(1).sqrt())
+        values.append((patches - centre).norm(dim=(1, 2)) / self._patches**0.5)
         if regions is not None:
             values.append(region_contrast(patches, regions))
         return values
@@ -147,38 +164,42 @@ class Similarity(Diagnostic):
     def _around_first_norm(self, trace: Trace, layer: int) -> list[Tensor]:
         """Mean cosine of CLS with the patches in front of and behind the first norm of block `layer`, each [B]."""
         tokens, norm = trace.prenorm(layer), self.context.backbone.first_norm(layer)
-        assert tokens is not None and norm is not None
+        assert tokens is not None
+        assert norm is not None
         prefix = self.context.backbone.prefix
-        cosines = []
-        for stream in (tokens.float(), norm(tokens).float()):
-            cls, patches = stream[:, 0], stream[:, prefix:]
-            lengths = (patches.norm(dim=-1) * cls.norm(dim=-1, keepdim=True)).clamp(min=1e-12)
-            cosines.append(((patches @ cls[:, :, None]).squeeze(-1) / lengths).mean(1))
-        return cosines
+        return [_cls_patch_cosine(stream.float(), prefix) for stream in (tokens, norm(tokens))]
 
     def _sample(self, trace: Trace, batch: Batch) -> None:
         """Keeps the seeded tokens and pictures that the metrics of the whole data set need."""
-        stream = [trace.tokens(layer, self.options.tokens) for layer in self.context.layers]
-        for place, sample in enumerate(batch.samples):
-            if sample.index in self._for_rank:
-                chosen = self._chosen(sample.index, self._rank_share)
-                self._waiting.add([tokens.flat_patches[place, chosen] for tokens in stream])
-                self.rank_count += len(chosen)
-            index = torch.tensor([sample.index])
-            if sample.index in self._for_dse:
-                chosen = self._chosen(sample.index, self._dse_share)
-                self.sample_index.append(index)
-                self.sample_tokens.append(torch.stack([t.flat_patches[place, chosen] for t in stream])[None].cpu())
-            if sample.index in self._for_group:
-                self.group_index.append(index)
-                self.group_tokens.append(torch.stack([t.flat_patches[place] for t in stream])[None].cpu())
-            if stream[0].cls is not None and sample.index in self._for_cka:
-                self.cls_index.append(index)
-                self.cls_tokens.append(torch.stack([t.cls[place] for t in stream])[None].cpu())  # type: ignore[index]
-                self.patch_means.append(torch.stack([t.flat_patches[place].mean(0) for t in stream])[None].cpu())
+        tokens = [trace.tokens(layer, self.options.tokens) for layer in self.context.layers]
+        patches = [of_layer.flat_patches for of_layer in tokens]
+        index = torch.tensor([sample.index for sample in batch.samples])
+        for_rank, chosen = self._chosen(batch, self._for_rank, self._rank_share)
+        if for_rank:
+            self._waiting.add([of_layer[torch.tensor(for_rank)[:, None], chosen].flatten(0, 1) for of_layer in patches])
+            self.rank_count += chosen.numel()
+        for_dse, chosen = self._chosen(batch, self._for_dse, self._dse_share)
+        if for_dse:
+            self.sample_index.append(index[for_dse])
+            rows = torch.tensor(for_dse)[:, None]
+            self.sample_tokens.append(torch.stack([of_layer[rows, chosen] for of_layer in patches], 1).cpu())
+        group = [place for place, sample in enumerate(batch.samples) if sample.index in self._for_group]
+        if group:
+            self.group_index.append(index[group])
+            self.group_tokens.append(torch.stack([of_layer[group] for of_layer in patches], 1).cpu())
+        for_cka = [place for place, sample in enumerate(batch.samples) if sample.index in self._for_cka]
+        if self.context.backbone.has_cls and for_cka:
+            self.cls_index.append(index[for_cka])
+            cls_tokens = [of_layer.cls[for_cka] for of_layer in tokens if of_layer.cls is not None]
+            self.cls_tokens.append(torch.stack(cls_tokens, 1).cpu())
+            self.patch_means.append(torch.stack([of_layer.mean(1)[for_cka] for of_layer in patches], 1).cpu())
 
-    def _chosen(self, index: int, share: int) -> Tensor:
-        return torch.from_numpy(chosen_tokens(self.context.seed, index, self._patches, share))
+    def _chosen(self, batch: Batch, wanted: frozenset[int], share: int) -> tuple[list[int], Tensor]:
+        """Places in the batch of the wanted pictures, and the seeded patches [pictures,share] of each."""
+        places = [place for place, sample in enumerate(batch.samples) if sample.index in wanted]
+        indices = [batch.samples[place].index for place in places]
+        chosen = [chosen_tokens(self.context.seed, index, self._patches, share) for index in indices]
+        return places, torch.from_numpy(np.array(chosen, dtype=np.int64).reshape(len(places), share))
 
     def finish(self) -> None:
         """Brings the tokens that wait for the next product into the state."""
@@ -210,10 +231,18 @@ class Similarity(Diagnostic):
             if group is not None:
                 code = dse_code(group[:, place].double().numpy(), self.context.seed)
                 rows += [Row(self.name, "dse_code", code, len(group), layer)] * bool(np.isfinite(code))
-            if cls_tokens is not None and patch_means is not None and len(cls_tokens) >= 4:
+            if cls_tokens is not None and patch_means is not None and len(cls_tokens) >= CKA_LEAST:
                 cka = debiased_cka(cls_tokens[:, place].double().numpy(), patch_means[:, place].double().numpy())
                 rows += [Row(self.name, "cka_cls_patchmean", cka, len(cls_tokens), layer)] * bool(np.isfinite(cka))
         return rows
+
+
+def _cls_patch_cosine(tokens: Tensor, prefix: int) -> Tensor:
+    """Mean cosine of CLS with the patches of [B,N,D], [B]; the tokens are not copied to be scaled."""
+    cls, patches = tokens[:, 0], tokens[:, prefix:]
+    weights = 1 / patches.norm(dim=-1).clamp(min=1e-12)
+    mean = (weights[:, None] @ patches).squeeze(1) / patches.shape[1]
+    return (mean * functional.normalize(cls, dim=-1)).sum(-1)
 
 
 def _by_index(index: list[Tensor] | Tensor, values: list[Tensor] | Tensor) -> Tensor | None:

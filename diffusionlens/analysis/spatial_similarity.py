@@ -88,7 +88,7 @@ def region_contrast(patches: Tensor, regions: Tensor) -> Tensor:
     """
     sums = (regions @ patches).cpu().double()
     sizes = regions.sum(2).cpu().double()
-    selves = (regions @ patches.square().sum(2, keepdim=True)).cpu().double().sum((1, 2))
+    selves = (regions.sum(1) * patches.norm(dim=-1).square()).sum(1).cpu().double()
     own = sums.square().sum((1, 2))
     within = (own - selves) / (sizes * (sizes - 1)).sum(1)
     across = (sums.sum(1).square().sum(1) - own) / (sizes.sum(1).square() - sizes.square().sum(1))

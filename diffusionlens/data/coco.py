@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Coco:
     objects over larger ones, 255 for crowds.
     """
 
-    provides = frozenset({"boxes", "masks", "labels"})
+    provides: frozenset[str] = frozenset({"boxes", "masks", "labels"})
 
     def __init__(self, spec: Spec) -> None:
         check_query(spec, _QUERY)
@@ -40,7 +41,7 @@ class Coco:
         self.spec = spec.text
         self.coco = _index(annotations)
         categories = sorted(self.coco.dataset["categories"], key=lambda category: int(category["id"]))
-        self.classes = [str(category["name"]) for category in categories]
+        self.classes: Sequence[str] = [str(category["name"]) for category in categories]
         self._category = {category["id"]: place for place, category in enumerate(categories)}
         self.skipped: list[tuple[str, str]] = []
         self.pictures: list[dict[str, Any]] = []

@@ -1,5 +1,6 @@
 """`folder`: anybody's pictures, in class folders or flat, with VOC-style XML boxes where there are any."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from diffusionlens.data.boxes import BoxList
@@ -32,11 +33,13 @@ class Folder:
             raise InputError(f"?boxes={given} is not a folder; wanted the XML annotations of {self.folder}")
         self.boxes = None if given is None else Path(given).expanduser()
         all_in_folders = all(len(path.relative_to(self.folder).parts) > 1 for path in self.pictures)
-        self.classes = class_folders(self.folder) if all_in_folders else []
+        self.classes: Sequence[str] = class_folders(self.folder) if all_in_folders else []
         with_boxes = any(self._annotation(path).is_file() for path in self.pictures)
         if given is not None and not with_boxes:
             raise InputError(f"?boxes={given} holds no XML with the name of a picture in {self.folder}")
-        self.provides = frozenset(({"boxes"} if with_boxes else set()) | ({"labels"} if self.classes else set()))
+        self.provides: frozenset[str] = frozenset(
+            ({"boxes"} if with_boxes else set()) | ({"labels"} if self.classes else set())
+        )
 
     def _annotation(self, picture: Path) -> Path:
         return picture.with_suffix(".xml") if self.boxes is None else self.boxes / f"{picture.stem}.xml"

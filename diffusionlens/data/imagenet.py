@@ -1,5 +1,6 @@
 """`imagenet`: ILSVRC in class folders or flat, boxes from XML where they are found."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from diffusionlens.data.boxes import BoxList
@@ -35,7 +36,7 @@ class ImageNet:
         refuse_empty(pictures, folder, "pictures")
         self.folder = folder
         self.pictures = pictures
-        self.classes = folders
+        self.classes: Sequence[str] = folders
         if self.boxes is not None:
             self._annotations = {path.stem: path for path in sorted(self.boxes.rglob("*.xml"))}
             with_boxes = [path for path in pictures if path.stem in self._annotations]
@@ -46,7 +47,7 @@ class ImageNet:
             if not folders:
                 self.classes = self._classes_of_annotations()
         labelled = {"labels"} if self.classes else set()
-        self.provides = frozenset(labelled | ({"boxes"} if self.boxes is not None else set()))
+        self.provides: frozenset[str] = frozenset(labelled | ({"boxes"} if self.boxes is not None else set()))
         self._number = {name: place for place, name in enumerate(self.classes)}
 
     @staticmethod

@@ -94,7 +94,7 @@ class PictureSource(Protocol):
     def open(self, index: int) -> Picture: ...
 
 
-class UnreadablePicture(Exception):
+class UnreadablePicture(Exception):  # noqa: N818  (it names what happened, not a fault of the program)
     """A picture or its annotation cannot be used; it is skipped, counted and named. Carries `file`, `reason`."""
 
     def __init__(self, file: str, reason: str) -> None:

@@ -5,11 +5,12 @@ in 0..1. All arrays are float32; a pattern's values are 0..1 or bool.
 """
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]  # float32 in fact; NumPy types products with Python numbers as wider
 Mask = NDArray[np.bool_]
 Pattern = Floats | Mask
 

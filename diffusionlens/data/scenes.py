@@ -5,6 +5,7 @@ tiny network in minutes, and neither trivial nor hopeless: calm backgrounds of l
 large objects, little rotation, and six hues shared by eight classes, so that colour alone leaves some of them apart.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -67,13 +68,13 @@ class Scene:
 class Scenes:
     """A data set of scenes (see `SceneOptions`)."""
 
-    provides = frozenset({"boxes", "masks", "labels", "depth"})
+    provides: frozenset[str] = frozenset({"boxes", "masks", "labels", "depth"})
 
     def __init__(self, options: SceneOptions, label: str | None = None, spec: str | None = None) -> None:
         self.options = options
         self.label = label or "scenes"
         self.spec = spec or "scenes:"
-        self.classes = [
+        self.classes: Sequence[str] = [
             f"{shape} ({texture})" for shape, texture in zip(patterns.SHAPES, patterns.TEXTURES, strict=True)
         ][: options.classes]
         self.skipped: list[tuple[str, str]] = []

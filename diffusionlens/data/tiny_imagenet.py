@@ -1,5 +1,6 @@
 """`tiny-imagenet`: 64 x 64 pictures with one box each, in class folders or in the original layout."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class TinyImageNet:
     Box files give the first and the last pixel, counted from 0 and both inside (0 0 63 63 is the whole picture).
     """
 
-    provides = frozenset({"boxes", "labels"})
+    provides: frozenset[str] = frozenset({"boxes", "labels"})
 
     def __init__(self, spec: Spec) -> None:
         check_query(spec, _QUERY)
@@ -46,11 +47,11 @@ class TinyImageNet:
             )
         listed = root / "wnids.txt"
         present = {entry.wnid for entry in self._entries}
-        self.classes = sorted(set(listed.read_text().split()) | present if listed.is_file() else present)
+        self.classes: Sequence[str] = sorted(set(listed.read_text().split()) | present if listed.is_file() else present)
         self._number = {name: place for place, name in enumerate(self.classes)}
 
     def _by_class(self, folder: Path) -> list[_Entry]:
-        entries = []
+        entries: list[_Entry] = []
         for wnid in class_folders(folder):
             listing = folder / wnid / f"{wnid}_boxes.txt"
             if not listing.is_file():

@@ -1,5 +1,6 @@
 """`voc`: PASCAL VOC, boxes from XML, class masks from palette PNGs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from diffusionlens.data.boxes import BoxList
@@ -10,7 +11,28 @@ from diffusionlens.data.voc_xml import read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 
-CLASSES = ["aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"]
+CLASSES = (
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
 
 _QUERY = {
     "year": "2007..2012, default 2012",
@@ -39,7 +61,7 @@ class Voc:
         self.folder = folder
         self.label = spec.label or f"voc-{split}"
         self.spec = spec.text
-        self.classes = CLASSES
+        self.classes: Sequence[str] = CLASSES
         self.skipped: list[tuple[str, str]] = []
         self.names: list[str] = []
         for line in split_file.read_text(errors="replace").splitlines():
@@ -54,7 +76,7 @@ class Voc:
         if not self.names:
             raise InputError(f"{split_file} lists no picture that exists in {folder / 'JPEGImages'}")
         masks = (folder / "SegmentationClass").is_dir() and split_file.parent.name == "Segmentation"
-        self.provides = frozenset({"boxes", "labels"} | ({"masks"} if masks else set()))
+        self.provides: frozenset[str] = frozenset({"boxes", "labels"} | ({"masks"} if masks else set()))
 
     def __len__(self) -> int:
         return len(self.names)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,7 +15,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _LINES = ("-", "--", "-.", (0, (4, 1, 1, 1, 1, 1)), "-", "--")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
@@ -46,7 +47,7 @@ DPI = 160
 def look(*, dark: bool = False) -> Iterator[None]:
     """Figures made inside have the house style, for a light or a dark page."""
     tones = _DARK if dark else _LIGHT
-    colours = {
+    colours: dict[str, Any] = {
         "text.color": tones["ink"],
         "axes.labelcolor": tones["ink"],
         "axes.titlecolor": tones["ink"],
@@ -59,7 +60,7 @@ def look(*, dark: bool = False) -> Iterator[None]:
         "savefig.facecolor": tones["paper"],
         "legend.labelcolor": tones["ink"],
     }
-    with mpl.rc_context({**_COMMON, **colours}):
+    with mpl.rc_context(_COMMON | colours):  # type: ignore[arg-type]
         yield
 
 
@@ -75,7 +76,7 @@ class ModelLook:
 def model_looks(models: Sequence[str]) -> dict[str, ModelLook]:
     """A look for every model, by its place."""
     return {
-        model: ModelLook(_COLOURS[place % 6], _LINES[place % 6], _MARKERS[place % 6])  # type: ignore[arg-type]
+        model: ModelLook(_COLOURS[place % 6], _LINES[place % 6], _MARKERS[place % 6])
         for place, model in enumerate(models)
     }
 

@@ -1,5 +1,6 @@
 """A loaded ViT with what the diagnostics must know about it: token layout, preprocessing, where it came from."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -128,7 +129,9 @@ class Backbone:
                 f"{self.label} ({self.origin.architecture}) takes only {self.native_size[0]}x{self.native_size[1]}; "
                 f"leave out --size or give that"
             )
-        self.model.set_input_size(img_size=size)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of SciPy and torch, about the speed of timm's own resizing
+            self.model.set_input_size(img_size=size)  # type: ignore[operator]
         self.size = size
         if self._native_positions is not None:  # from the native table, never from one that was resized already
             native_grid = (self.native_size[0] // self.patch_size[0], self.native_size[1] // self.patch_size[1])

@@ -29,10 +29,10 @@ def backbone_of(
     Raises:
         InputError: the model has no single grid of patch tokens (hierarchical, windowed, convolutional).
     """
-    blocks = getattr(model, "blocks", None)
-    patches = getattr(model, "patch_embed", None)
+    blocks: Any = getattr(model, "blocks", None)
+    patches: Any = getattr(model, "patch_embed", None)
     prefix = getattr(model, "num_prefix_tokens", None)
-    attention = None
+    attention: Any = None
     if isinstance(blocks, Sequence | nn.Sequential | nn.ModuleList) and len(blocks):
         attention = getattr(blocks[0], "attn", None)
     if not (hasattr(patches, "grid_size") and prefix is not None and hasattr(attention, "num_heads")):

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from diffusionlens.errors import InputError
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 
 # DINO and its descendants keep their command-line arguments in the file. A Namespace is a bare bag of attributes.
-_ALLOWED = [argparse.Namespace]
+_ALLOWED: list[Any] = [argparse.Namespace]
 
 
 def sha256(path: Path) -> str:
@@ -64,7 +65,8 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _read_pickle(path: Path) -> Mapping[str, Any]:
     try:
-        with torch.serialization.safe_globals(_ALLOWED):
+        with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own doubts about old pickles; what it can't read raises
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         found = re.search(r"(?:GLOBAL|global) ([\w.]+)", str(error))
