@@ -90,6 +90,11 @@ def region_contrast(patches: Tensor, regions: Tensor) -> Tensor:
     sizes = regions.sum(2).cpu().double()
     selves = (regions.sum(1) * patches.norm(dim=-1).square()).sum(1).cpu().double()
     own = sums.square().sum((1, 2))
-    within = (own - selves) / (sizes * (sizes - 1)).sum(1)
-    across = (sums.sum(1).square().sum(1) - own) / (sizes.sum(1).square() - sizes.square().sum(1))
+    within = _mean(own - selves, (sizes * (sizes - 1)).sum(1))
+    across = _mean(sums.sum(1).square().sum(1) - own, sizes.sum(1).square() - sizes.square().sum(1))
     return within - across
+
+
+def _mean(total: Tensor, pairs: Tensor) -> Tensor:
+    """NaN where there are no pairs; the total is rounding error there, not 0, and would make infinity."""
+    return torch.where(pairs > 0, total / pairs.clamp(min=1), torch.nan)

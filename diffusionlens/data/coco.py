@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,9 @@ class Coco:
 
     def _mask(self, instance: dict[str, Any], size: tuple[int, int]) -> Tensor | None:
         try:
-            found = np.asarray(self.coco.annToMask(instance), dtype=bool)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of pycocotools' own use of NumPy 2
+                found = np.asarray(self.coco.annToMask(instance), dtype=bool)
         except Exception:  # pycocotools' C code raises of every kind on a damaged polygon or RLE
             return None
         return torch.from_numpy(found) if found.shape == size else None
