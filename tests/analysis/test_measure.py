@@ -46,7 +46,9 @@ def test_one_analysis_alone_gives_the_same_numbers() -> None:
 
 
 def test_a_model_is_measured_alike_alone_and_beside_another() -> None:
-    both = measure([MODEL, "b=timm:vit_tiny_patch16_224?pretrained=false&img_size=96"], DATA, layers="last", analyses="pib,norms")
+    both = measure(
+        [MODEL, "b=timm:vit_tiny_patch16_224?pretrained=false&img_size=96"], DATA, layers="last", analyses="pib,norms"
+    )
     assert both is not None
     frame = both.measurement.results
     pd.testing.assert_frame_equal(
@@ -71,7 +73,15 @@ def test_every_row_has_a_count_and_finite_numbers() -> None:
 def test_two_processes_give_the_table_of_one(tmp_path: Path) -> None:
     command = ["--data", DATA, "--device", "cpu", "--set", "pib.boxes=any"]
     single = [sys.executable, "-m", "diffusionlens", "measure", MODEL, *command, "--out", str(tmp_path / "one")]
-    double = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "diffusionlens"]
+    double = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "diffusionlens",
+    ]
     double += ["measure", MODEL, *command, "--out", str(tmp_path / "two")]
     for line in (single, double):
         done = subprocess.run(line, capture_output=True, text=True, timeout=400, check=False)
@@ -86,7 +96,9 @@ def test_two_processes_give_the_table_of_one(tmp_path: Path) -> None:
 
 def test_unreadable_pictures_are_skipped_and_named(tmp_path: Path) -> None:
     for place in range(5):
-        Image.fromarray(np.random.default_rng(place).integers(0, 255, (70, 80, 3), dtype=np.uint8)).save(tmp_path / f"{place}.png")
+        Image.fromarray(np.random.default_rng(place).integers(0, 255, (70, 80, 3), dtype=np.uint8)).save(
+            tmp_path / f"{place}.png"
+        )
     (tmp_path / "2.png").write_bytes(b"broken")
     measured = measure(MODEL, f"folder:{tmp_path}", layers="last")
     assert measured is not None
@@ -106,7 +118,9 @@ def test_only_unreadable_pictures(tmp_path: Path) -> None:
 
 
 def test_a_model_without_cls() -> None:
-    measured = measure("timm:vit_medium_patch16_reg4_gap_256?pretrained=false&img_size=64", DATA, layers="last", images=4)
+    measured = measure(
+        "timm:vit_medium_patch16_reg4_gap_256?pretrained=false&img_size=64", DATA, layers="last", images=4
+    )
     assert measured is not None
     frame = measured.measurement.results
     assert set(frame[frame["metric"] == "pib"]["token"]) <= {"mean_patch"}

@@ -23,7 +23,9 @@ def voc_xml(objects: str, size: tuple[int, int] = (40, 30)) -> str:
 
 
 def voc_object(name: str, box: tuple[object, ...], difficult: int = 0) -> str:
-    corners = "".join(f"<{key}>{value}</{key}>" for key, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+    corners = "".join(
+        f"<{key}>{value}</{key}>" for key, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+    )
     return f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox>{corners}</bndbox></object>"
 
 
@@ -107,7 +109,10 @@ def test_sizes_that_disagree(voc: Path) -> None:
 def coco_file(root: Path, annotations: list[dict[str, object]]) -> None:
     for name in ("1.jpg", "2.jpg"):
         picture(root / "val2017" / name)
-    images = [{"id": 2, "file_name": "2.jpg", "width": 40, "height": 30}, {"id": 1, "file_name": "1.jpg", "width": 40, "height": 30}]
+    images = [
+        {"id": 2, "file_name": "2.jpg", "width": 40, "height": 30},
+        {"id": 1, "file_name": "1.jpg", "width": 40, "height": 30},
+    ]
     categories = [{"id": 7, "name": "train"}, {"id": 3, "name": "car"}]
     content = {"images": images, "annotations": annotations, "categories": categories}
     (root / "annotations").mkdir(exist_ok=True)
@@ -121,7 +126,8 @@ def test_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     packed["counts"] = packed["counts"].decode()
     counts = [10 * 30 + 10, *([10, 20] * 9), 10, 40 * 30 - 20 * 30 + 10]
     annotations: list[dict[str, object]] = [
-        {"id": 1, "image_id": 1, "category_id": 7, "bbox": [2, 3, 10, 8], "segmentation": [[2, 3, 12, 3, 12, 11, 2, 11]], "iscrowd": 0},
+        {"id": 1, "image_id": 1, "category_id": 7, "bbox": [2, 3, 10, 8], "iscrowd": 0,
+         "segmentation": [[2, 3, 12, 3, 12, 11, 2, 11]]},
         {"id": 2, "image_id": 1, "category_id": 3, "bbox": [10, 10, 10, 10], "segmentation": packed, "iscrowd": 0},
         {"id": 3, "image_id": 2, "category_id": 3, "bbox": [10, 10, 10, 10], "iscrowd": 1,
          "segmentation": {"size": [30, 40], "counts": counts}},
@@ -147,7 +153,9 @@ def test_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert any("no area" in note for note in second.notes)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"images": 3}', '{"images": [{}], "annotations": [], "categories": []}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"images": 3}', '{"images": [{}], "annotations": [], "categories": []}']
+)
 def test_hostile_coco(tmp_path: Path, content: str) -> None:
     coco_file(tmp_path, [])
     (tmp_path / "annotations" / "instances_val2017.json").write_text(content)
@@ -161,7 +169,9 @@ def test_imagenet_flat_with_xml(tmp_path: Path) -> None:
         picture(tmp_path / "val" / f"{name}.JPEG")
         (tmp_path / "Annotations" / "val").mkdir(parents=True, exist_ok=True)
         # ImageNet's stated size is off for some files: the box is in its pixels.
-        (tmp_path / "Annotations" / "val" / f"{name}.xml").write_text(voc_xml(voc_object(wnid, (1, 1, 40, 30)), (80, 60)))
+        (tmp_path / "Annotations" / "val" / f"{name}.xml").write_text(
+            voc_xml(voc_object(wnid, (1, 1, 40, 30)), (80, 60))
+        )
     picture(tmp_path / "val" / "ILSVRC2012_val_3.JPEG")
     source = open_data(f"imagenet:{tmp_path}")
     assert (len(source), source.classes) == (2, ["n01", "n02"])

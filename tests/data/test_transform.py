@@ -63,7 +63,9 @@ def test_box_and_mask_follow_the_picture(width, height, corner, extent, size, fi
     """The white pixels of the transformed picture are where the box and the mask say, to within a pixel of blur."""
     x0, y0 = int(corner[0] * width), int(corner[1] * height)
     x1, y1 = min(x0 + max(int(extent[0] * width), 4), width), min(y0 + max(int(extent[1] * height), 4), height)
-    sample = FitTransform(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), fit, "bilinear")(painted(width, height, (x0, y0, x1, y1)), 0)
+    sample = FitTransform(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), fit, "bilinear")(
+        painted(width, height, (x0, y0, x1, y1)), 0
+    )
     assert sample.image.shape == (3, *size)
     assert sample.mask is not None
     assert sample.mask.shape == size
@@ -78,7 +80,9 @@ def test_box_and_mask_follow_the_picture(width, height, corner, extent, size, fi
     inner = np.zeros(size, bool)
     inner[int(np.ceil(top + 1.5)) : int(bottom - 1.5), int(np.ceil(left + 1.5)) : int(right - 1.5)] = True
     outer = np.zeros(size, bool)
-    outer[max(int(top - 1.5), 0) : int(np.ceil(bottom + 1.5)), max(int(left - 1.5), 0) : int(np.ceil(right + 1.5))] = True
+    outer[max(int(top - 1.5), 0) : int(np.ceil(bottom + 1.5)), max(int(left - 1.5), 0) : int(np.ceil(right + 1.5))] = (
+        True
+    )
     assert white[inner].all()
     assert not white[~outer].any()
     counted = sample.mask.numpy() == 1

@@ -103,7 +103,10 @@ def hf_dinov2(model: nn.Module) -> State:
         ("register_tokens", "embeddings.register_tokens"),
     )
     state = {("layernorm" + key[4:] if key.startswith("norm.") else key): value for key, value in state.items()}
-    return prefixed(state, "dinov2.") | {"dinov2.embeddings.mask_token": torch.zeros(1, WIDTH), "classifier.weight": torch.ones(2, 2)}
+    return prefixed(state, "dinov2.") | {
+        "dinov2.embeddings.mask_token": torch.zeros(1, WIDTH),
+        "classifier.weight": torch.ones(2, 2),
+    }
 
 
 def hf_vit(model: nn.Module) -> State:
@@ -133,7 +136,11 @@ PLAIN: dict[str, tuple[dict[str, Any], Callable[[nn.Module], Any], str]] = {
     ),
     "compiled and wrapped": ({}, lambda m: prefixed(dict(m.state_dict()), "module._orig_mod.module."), "DINO or timm"),
     "timm registers": ({"reg_tokens": 3, "no_embed_class": True}, lambda m: m.state_dict(), "timm with registers"),
-    "timm without CLS": ({"class_token": False, "global_pool": "avg", "fc_norm": False}, lambda m: m.state_dict(), "timm without CLS"),
+    "timm without CLS": (
+        {"class_token": False, "global_pool": "avg", "fc_norm": False},
+        lambda m: m.state_dict(),
+        "timm without CLS",
+    ),
     "DINOv2 hub": ({"init_values": 1e-5}, lambda m: {**m.state_dict(), "mask_token": torch.zeros(1, WIDTH)}, "DINOv2"),
     "DINOv2 hub with registers": ({"init_values": 1e-5, "reg_tokens": 4, "no_embed_class": True}, unfolded, "DINOv2"),
     "DINOv2 training": (
@@ -151,7 +158,11 @@ PLAIN: dict[str, tuple[dict[str, Any], Callable[[nn.Module], Any], str]] = {
         "Hugging Face DINOv2",
     ),
     "Hugging Face ViT": ({}, hf_vit, "Hugging Face ViT"),
-    "no bias, QK norm, pre-norm": ({"qkv_bias": False, "qk_norm": True, "pre_norm": True}, lambda m: m.state_dict(), "DINO or timm"),
+    "no bias, QK norm, pre-norm": (
+        {"qkv_bias": False, "qk_norm": True, "pre_norm": True},
+        lambda m: m.state_dict(),
+        "DINO or timm",
+    ),
 }
 
 

@@ -35,7 +35,9 @@ def matrix(had: int, wanted: int, rule: PositionRule) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rule", ["timm", "dino", "bicubic"])
-@pytest.mark.parametrize(("native", "grid"), [((14, 14), (6, 6)), ((14, 14), (20, 20)), ((5, 7), (8, 3)), ((6, 6), (6, 9))])
+@pytest.mark.parametrize(
+    ("native", "grid"), [((14, 14), (6, 6)), ((14, 14), (20, 20)), ((5, 7), (8, 3)), ((6, 6), (6, 9))]
+)
 def test_rules(rule: PositionRule, native: tuple[int, int], grid: tuple[int, int]) -> None:
     table = torch.randn(1, 2 + native[0] * native[1], 3, generator=torch.Generator().manual_seed(0))
     resized = resize_positions(table, native, grid, rule)

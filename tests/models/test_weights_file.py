@@ -24,7 +24,7 @@ class Attack:
 def test_code_in_a_file_does_not_run(save, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     target = tmp_path / "ran"
     save({"cls_token": torch.ones(1), "x": Attack(target)}, tmp_path / "w.pth")
-    with pytest.raises(InputError, match="refused|safely|not a whole") as caught:
+    with pytest.raises(InputError, match=r"refused|safely|not a whole") as caught:
         load_model(str(tmp_path / "w.pth"))
     assert not target.exists()
     assert "\n" not in str(caught.value)

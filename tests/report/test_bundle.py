@@ -28,6 +28,12 @@ def measurement() -> Measurement:
     return measured.measurement
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds, and most of these tests are not about figures."""
+    monkeypatch.setattr(bundle, "draw_figures", lambda *_: [])
+
+
 class Page(HTMLParser):
     """Every tag with its attributes, and the text."""
 
@@ -44,12 +50,21 @@ class Page(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_everything_is_there(measurement: Measurement, tmp_path: Path) -> None:
     page = write_bundle(measurement, tmp_path / "deep" / "out")
     names = {str(path.relative_to(page.parent)) for path in page.parent.rglob("*") if path.is_file()}
     for name in ("index.html", "results.csv", "per_image.csv.gz", "manifest.json"):
         assert name in names
-    for stem in ("pib_by_layer", "pib_overlay", "pca_maps", "similarity_by_layer", "norms", "sparsity_by_layer", "sparsity_by_head"):
+    for stem in (
+        "pib_by_layer",
+        "pib_overlay",
+        "pca_maps",
+        "similarity_by_layer",
+        "norms",
+        "sparsity_by_layer",
+        "sparsity_by_head",
+    ):
         assert {f"figures/{stem}.png", f"figures/{stem}.pdf"} <= names
     for analysis in ("pib", "norms", "sparsity", "similarity", "pca"):
         assert {f"tables/{analysis}.{suffix}" for suffix in ("csv", "md", "tex")} <= names
@@ -82,10 +97,16 @@ def test_the_page_is_one_file_and_accessible(measurement: Measurement, tmp_path:
 
 def test_names_stay_inert(measurement: Measurement, tmp_path: Path) -> None:
     manifest = json.loads(json.dumps(measurement.manifest, default=str))
-    manifest["data"][0] |= {"label": EVIL, "skipped": [{"file": EVIL, "reason": EVIL}], "notes": [{"file": EVIL, "reason": EVIL}]}
+    manifest["data"][0] |= {
+        "label": EVIL,
+        "skipped": [{"file": EVIL, "reason": EVIL}],
+        "notes": [{"file": EVIL, "reason": EVIL}],
+    }
     manifest["models"][0] |= {"label": EVIL, "notes": [EVIL], "dropped": [[EVIL, EVIL]], "spec": EVIL}
     manifest["left_out"] = [{"model": EVIL, "what": EVIL, "reason": EVIL}]
-    evil = Measurement(measurement.results.assign(model=EVIL, data=EVIL), measurement.per_image, measurement.material, manifest)
+    evil = Measurement(
+        measurement.results.assign(model=EVIL, data=EVIL), measurement.per_image, measurement.material, manifest
+    )
     out = write_bundle(evil, tmp_path / "out")
     page = Page(out.read_text())
     assert sum(tag == "img" for tag, _ in page.tags) == sum(tag == "source" for tag, _ in page.tags)
@@ -96,6 +117,7 @@ def test_names_stay_inert(measurement: Measurement, tmp_path: Path) -> None:
     assert " & " in tex
 
 
+@pytest.mark.slow
 def test_the_same_measurement_gives_the_same_bytes(measurement: Measurement, tmp_path: Path) -> None:
     first, second = (write_bundle(measurement, tmp_path / name).parent for name in ("one", "two"))
     for path in sorted(first.rglob("*")):
@@ -103,6 +125,7 @@ def test_the_same_measurement_gives_the_same_bytes(measurement: Measurement, tmp
             assert path.read_bytes() == (second / path.relative_to(first)).read_bytes(), path.name
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_an_earlier_result_is_replaced_and_nothing_else_is(measurement: Measurement, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_bundle(measurement, out)
@@ -120,6 +143,7 @@ def test_an_earlier_result_is_replaced_and_nothing_else_is(measurement: Measurem
         write_bundle(measurement, tmp_path / "file")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_disk_that_fills(measurement: Measurement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     write_bundle(measurement, out)

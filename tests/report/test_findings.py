@@ -52,13 +52,18 @@ def test_two_models() -> None:
         frame = pd.concat([to_frame(rows(0.1, 0.2), "a", "d"), to_frame(rows(*second), "b", "d")])
         return [finding.text for finding in findings(frame, ["a", "b"], []) if finding.model is None]
 
-    assert of((0.3, 0.4)) == ["a against b, last layers: the cosine of CLS with patches is lower in a (0.150 against 0.350)."]
+    assert of((0.3, 0.4)) == [
+        "a against b, last layers: the cosine of CLS with patches is lower in a (0.150 against 0.350)."
+    ]
     assert "can't be told apart by the cosine of CLS with patches" in of((0.15, 0.3))[0]
 
 
 def test_rise_of_cls_patch_cosine() -> None:
     def rows(*bounds: tuple[float, float]) -> list[Row]:
-        return [Row("similarity", "cls_patch_cos", (a + b) / 2, 9, layer, low=a, high=b) for layer, (a, b) in enumerate(bounds, 1)]
+        return [
+            Row("similarity", "cls_patch_cos", (a + b) / 2, 9, layer, low=a, high=b)
+            for layer, (a, b) in enumerate(bounds, 1)
+        ]
 
     assert "higher than in any earlier block" in text(rows((0.1, 0.2), (0.25, 0.3), (0.5, 0.6)))
     assert "any earlier block" not in text(rows((0.1, 0.2), (0.45, 0.55), (0.5, 0.6)))
@@ -69,7 +74,10 @@ def test_rise_of_cls_patch_cosine() -> None:
 def test_outliers() -> None:
     none = [Row("norms", "outlier_share", 0.0, 9, 12, token="valley (unimodal)")]
     assert "one mode" in text(none)
-    some = [Row("norms", "outlier_share", 0.024, 9, 12, token="valley"), Row("norms", "outlier_background_share", 0.9, 9, 12, token="valley")]
+    some = [
+        Row("norms", "outlier_share", 0.024, 9, 12, token="valley"),
+        Row("norms", "outlier_background_share", 0.9, 9, 12, token="valley"),
+    ]
     assert "2.40 % of the patch tokens" in text(some)
     assert "90.0 % of those lie in the background" in text(some)
 
