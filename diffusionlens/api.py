@@ -18,7 +18,7 @@ from diffusionlens.report.bundle import check_target, write_bundle
 from diffusionlens.report.findings import Finding, findings
 from diffusionlens.spec import parse_size
 
-DEMO_MODEL = "untrained=timm:vit_small_patch16_224?pretrained=false"
+DEMO_MODEL = "vit-s16=timm:vit_small_patch16_224?pretrained=false"
 DEMO_DATA = "scenes:?n=64&size=224"
 
 

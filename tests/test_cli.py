@@ -8,39 +8,56 @@ from pathlib import Path
 
 import pytest
 
+from diffusionlens.cli import main
+
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "diffusionlens", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd, env=environment, check=False)
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit status of the command, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["diffusionlens", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0)
 
 
 @pytest.mark.slow
-def test_measure_and_its_output(tmp_path: Path) -> None:
-    arguments = ["measure", MODEL, "--data", "scenes:?n=4", "--layers", "last"]
-    done = run(*arguments, "--out", str(tmp_path / "one"))
+def test_measure_as_a_program(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "diffusionlens", "measure", MODEL, "--data", "scenes:?n=4", "--layers", "last"]
+    command += ["--analyses", "norms", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"page: {tmp_path / 'one' / 'index.html'}"
+    assert done.stdout.splitlines()[-1] == f"page: {out / 'index.html'}"
     assert "a: 4/4 pictures" in done.stderr
-    again = run(*arguments, "--out", str(tmp_path / "two"), "--json")
-    assert json.loads(again.stdout)["models"] == ["a"]
-    assert (tmp_path / "one" / "results.csv").read_bytes() == (tmp_path / "two" / "results.csv").read_bytes()
 
 
 @pytest.mark.slow
-def test_check(tmp_path: Path) -> None:
-    done = run("check", MODEL, "--data", "scenes:?n=4&objects=3")
-    assert done.returncode == 0, done.stderr
-    assert "4 x 4 patches of 16 x 16 px" in done.stdout
-    assert "4 found, 4 opened, 0 unreadable" in done.stdout
-    found = json.loads(run("check", MODEL, "--json").stdout)
+def test_the_same_arguments_give_the_same_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("diffusionlens.report.bundle.draw_figures", lambda *_: [])
+    tables = []
+    for name in ("one", "two"):
+        arguments = ["measure", MODEL, "--data", "scenes:?n=6&objects=2", "--out", str(tmp_path / name), "--json"]
+        assert run(monkeypatch, *arguments) == 0
+        assert json.loads(capsys.readouterr().out)["models"] == ["a"]
+        tables.append((tmp_path / name / "results.csv").read_bytes())
+    assert tables[0] == tables[1]
+
+
+def test_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "check", MODEL, "--data", "scenes:?n=4&objects=3") == 0
+    printed = capsys.readouterr().out
+    assert "4 x 4 patches of 16 x 16 px" in printed
+    assert "4 found, 4 opened, 0 unreadable" in printed
+    assert run(monkeypatch, "check", MODEL, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["models"][0]["depth"] == 12
     assert found["data"] is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -50,15 +67,29 @@ def test_check(tmp_path: Path) -> None:
         ["measure", MODEL, "--data", "scenes:?n=2", "--out", "o", "--size", "65"],
         ["measure", MODEL, "--data", "scenes:?n=2"],
         ["measure", MODEL, "--data", "scenes:?n=2", "--out", "o", "--images", "x"],
+        ["measure", MODEL, "--data", "scenes:?n=2", "--out", "/proc/nowhere/o"],
         ["check", "missing.pth"],
         ["nonsense"],
         ["check", "--data", "scenes:"],
     ],
 )
-def test_wrong_requests_exit_with_2(arguments: list[str], tmp_path: Path) -> None:
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert done.stderr.strip()
+def test_wrong_requests_exit_with_2(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    assert printed.err.strip()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr("diffusionlens.api.check", broken)
+    monkeypatch.setattr(sys, "argv", ["diffusionlens", "check", MODEL])
+    with pytest.raises(ZeroDivisionError):  # Python prints the traceback and exits with 1
+        main()

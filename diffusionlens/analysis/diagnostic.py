@@ -119,6 +119,8 @@ class Diagnostic(Metric):
 
     def record(self, batch: Batch, numerator: Tensor, denominator: Tensor | None = None) -> None:
         """Adds per-picture values [B, columns]; NaN in `numerator` says that a picture does not count there."""
+        if torch.isinf(numerator).any():  # a division by nothing that should have been NaN: a fault, never a number
+            raise ArithmeticError(f"{self.name}: an infinite value for a picture of {[s.name for s in batch.samples]}")
         undefined = torch.isnan(numerator)
         weight = torch.ones_like(numerator) if denominator is None else denominator.clone()
         weight[undefined] = 0

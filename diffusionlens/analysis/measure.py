@@ -104,6 +104,11 @@ def measure(
             processes.merge(diagnostic)
         _gather_extras(run, processes)
         backbone.to(torch.device("cpu"))
+        if len(run.skipped) == len(indices):
+            first = f"{run.skipped[0].file}: {run.skipped[0].reason}"
+            raise InputError(
+                f"nothing could be measured: none of the {len(indices)} pictures is readable (first: {first})"
+            )
         runs.append(run)
     if processes.rank != 0:
         return None

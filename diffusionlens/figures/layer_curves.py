@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from diffusionlens.figures.style import SOFT, model_looks, new_figure
+from diffusionlens.figures.style import SOFT, legend_names, model_looks, new_figure
 
 
 @dataclass(frozen=True)
@@ -25,23 +27,32 @@ class Panel:
         chosen = results[(results["analysis"] == self.analysis) & (results["metric"] == self.metric)]
         if self.token is not None:
             chosen = chosen[chosen["token"] == self.token]
-        return chosen[chosen["head"].isin(["", "mean"])].sort_values("layer", kind="stable")
+        chosen = chosen[chosen["head"].isin(["", "mean"])].sort_values("layer", kind="stable")
+        return chosen if chosen["value"].notna().any() else chosen.head(0)
 
 
 def draw_curves(axes: Axes, rows: pd.DataFrame, models: Sequence[str]) -> None:
-    """Draws one line per model with a band for the interval; a single layer is a marker with a bar."""
-    for model, look in model_looks(models).items():
+    """Draws one line per model with a band for the interval; a single layer is a marker with a bar, models side by side."""
+    names = legend_names(models)
+    alone = rows["layer"].nunique() == 1
+    for place, (model, look) in enumerate(model_looks(models).items()):
         own = rows[rows["model"] == model]
         if own.empty:
             continue
         layers, values = own["layer"].astype(int).to_numpy(), own["value"].to_numpy()
         low, high = own["low"].fillna(own["value"]).to_numpy(), own["high"].fillna(own["value"]).to_numpy()
         if len(layers) == 1:
-            axes.errorbar(layers, values, [values - low, high - values], fmt=look.marker, color=look.color, label=model)
+            aside = 0.2 * (place - (len(models) - 1) / 2) if alone else 0.0
+            bars = [values - low, high - values]
+            axes.errorbar(layers + aside, values, bars, fmt=look.marker, color=look.color, label=names[model])
             continue
-        axes.plot(layers, values, color=look.color, linestyle=look.linestyle, marker=look.marker, label=model)
+        axes.plot(layers, values, color=look.color, linestyle=look.linestyle, marker=look.marker, label=names[model])
         axes.fill_between(layers, low, high, color=look.color, alpha=0.16, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if alone:
+        layer = int(rows["layer"].iloc[0])
+        axes.set_xticks([layer])
+        axes.set_xlim(layer - 1, layer + 1)
     axes.set_xlabel("layer")
 
 
@@ -51,7 +62,7 @@ def pib_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
     rows = panel.rows(results)
     if rows.empty:
         return None
-    figure = new_figure(5.4, 3.6)
+    figure = new_figure(5.6, 3.8)
     axes = figure.subplots()
     draw_curves(axes, rows, models)
     looks = model_looks(models)
@@ -73,7 +84,7 @@ def pib_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
     axes.set_ylabel(panel.label)
     axes.set_ylim(0, 100)
     axes.set_title(panel.title)
-    axes.legend(loc="best")
+    _name_models(figure, axes)
     return figure
 
 
@@ -94,10 +105,19 @@ def small_multiples(
         axes.set_ylabel(panel.label)
     for axes in list(grid.flat)[len(present) :]:
         axes.set_axis_off()
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    if len(labels) > 1:
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
+    _name_models(figure, *grid.flat[: len(present)])
     return figure
+
+
+def _name_models(figure: Figure, *panels: Axes) -> None:
+    """One legend above all panels, with every model that any of them draws."""
+    found: dict[str, Artist | Container] = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    longest = max(map(len, found), default=0)
+    columns = max(1, min(len(found), 4, int(figure.get_size_inches()[0] * 13 // (longest + 8))))
+    figure.legend(list(found.values()), list(found), loc="outside upper center", ncols=columns)
 
 
 SIMILARITY_PANELS = (

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from diffusionlens.figures.style import new_figure
+from diffusionlens.figures.style import new_figure, short_names
 from diffusionlens.material import ModelMaterial, SamplePicture
 
 _CELL = 1.18  # inches
@@ -16,10 +16,17 @@ _HEAD = 0.42  # inches for the column titles
 _SHOWN = 5
 
 
-def shown_layers(layers: Sequence[int]) -> list[int]:
-    """First, middle and last of `layers` (fewer when there are fewer)."""
+def shown_layers(layers: Sequence[int], models: int = 1) -> list[int]:
+    """First, middle and last of `layers` (fewer when there are fewer); of many models the last ones only."""
     ordered = sorted(layers)
-    return sorted({ordered[0], ordered[len(ordered) // 2], ordered[-1]})
+    chosen = sorted({ordered[0], ordered[len(ordered) // 2], ordered[-1]})
+    return chosen if models <= 2 else chosen[-2:] if models <= 4 else chosen[-1:]
+
+
+def overlay_places(pictures: Sequence[SamplePicture]) -> list[int]:
+    """Which pictures the overlay shows: those with boxes, those with a single one first."""
+    boxed = [place for place, picture in enumerate(pictures) if len(picture.boxes)]
+    return sorted(boxed, key=lambda place: len(pictures[place].boxes) > 1)[:_SHOWN]
 
 
 def pib_overlay(material: Sequence[ModelMaterial]) -> Figure | None:
@@ -27,8 +34,8 @@ def pib_overlay(material: Sequence[ModelMaterial]) -> Figure | None:
     present = [entry for entry in material if entry.score_maps and entry.pictures]
     if not present:
         return None
-    columns = [(entry, layer) for entry in present for layer in shown_layers(list(entry.score_maps))]
-    places = [place for place, picture in enumerate(present[0].pictures) if len(picture.boxes)][:_SHOWN]
+    columns = [(entry, layer) for entry in present for layer in shown_layers(list(entry.score_maps), len(present))]
+    places = overlay_places(present[0].pictures)
     if not places:
         return None
     figure, grid = _picture_grid(len(places), len(columns) + 1)
@@ -45,7 +52,7 @@ def pca_pictures(material: Sequence[ModelMaterial]) -> Figure | None:
     present = [entry for entry in material if entry.pca_maps and entry.pictures]
     if not present:
         return None
-    columns = [(entry, layer) for entry in present for layer in shown_layers(list(entry.pca_maps))]
+    columns = [(entry, layer) for entry in present for layer in shown_layers(list(entry.pca_maps), len(present))]
     pictures = min(len(present[0].pictures), _SHOWN)
     figure, grid = _picture_grid(pictures, len(columns) + 1)
     for place in range(pictures):
@@ -97,6 +104,7 @@ def _show_scores(axes: Axes, picture: SamplePicture, scores: np.ndarray) -> None
 
 def _head(row: list[Axes], columns: list[tuple[ModelMaterial, int]], *, many: bool) -> None:
     row[0].set_title("picture", fontsize=8, loc="center")
+    names = short_names(list(dict.fromkeys(entry.model for entry, _ in columns)), 16)
     for axes, (entry, layer) in zip(row[1:], columns, strict=True):
-        name = entry.model if len(entry.model) <= 16 else f"{entry.model[:15]}…"
-        axes.set_title(f"{name}\nlayer {layer}" if many else f"layer {layer}", fontsize=8, loc="center")
+        title = f"{names[entry.model]}\nlayer {layer}" if many else f"layer {layer}"
+        axes.set_title(title, fontsize=8 if len(names[entry.model]) <= 16 else 6, loc="center")

@@ -6,7 +6,9 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from diffusionlens.figures.style import new_figure
+from diffusionlens.figures.style import new_figure, short_names
+
+_WIDEST = 11.0  # inches; more panels go below
 
 
 def support_by_head(results: pd.DataFrame, models: Sequence[str], metric: str = "effective_support") -> Figure | None:
@@ -17,24 +19,29 @@ def support_by_head(results: pd.DataFrame, models: Sequence[str], metric: str = 
         & (results["token"] == "patch>all")
         & (results["head"] != "mean")
     ]
-    present = [model for model in models if (rows["model"] == model).any()]
+    present = [model for model in models if rows[rows["model"] == model]["value"].notna().any()]
     if not present:
         return None
     shapes = [rows[rows["model"] == model].assign(head=lambda own: own["head"].astype(int)) for model in present]
     tables = [own.pivot(index="layer", columns="head", values="value") for own in shapes]
-    heads = max(table.shape[1] for table in tables)
-    figure = new_figure((0.34 * heads + 1.0) * len(present) + 1.1, 0.24 * max(len(t) for t in tables) + 1.2)
-    grid = figure.subplots(1, len(present), squeeze=False)[0]
+    panel = 0.34 * max(table.shape[1] for table in tables) + 1.0
+    columns = min(len(present), max(1, int(_WIDEST // panel)))
+    lines = -(-len(present) // columns)
+    figure = new_figure(panel * columns + 1.1, (0.24 * max(len(table) for table in tables) + 1.0) * lines + 0.2)
+    grid = figure.subplots(lines, columns, squeeze=False).flat
     low, high = float(rows["value"].min()), float(rows["value"].max())
-    for place, (axes, model, table) in enumerate(zip(grid, present, tables, strict=True)):
-        last = place == len(present) - 1
-        sns.heatmap(
-            table, ax=axes, vmin=low, vmax=high, cmap="viridis", cbar=last, cbar_kws={"label": "tokens attended"}
-        )  # fmt: skip
-        axes.set_title(model)
+    names = short_names(present, int(panel * 11))
+    for place, (axes, model, table) in enumerate(zip(grid, present, tables, strict=False)):
+        sns.heatmap(table, ax=axes, vmin=low, vmax=high, cmap="viridis", cbar=False)
+        axes.set_title(names[model])
         axes.set_xlabel("head")
-        axes.set_ylabel("layer" if place == 0 else "")
+        axes.set_ylabel("layer" if place % columns == 0 else "")
         axes.tick_params(length=0)
         axes.tick_params(axis="y", rotation=0)
         axes.invert_yaxis()
+    panels = list(figure.axes)
+    for axes in panels[len(present) :]:
+        axes.set_axis_off()
+    bar = figure.colorbar(panels[0].collections[0], ax=panels, label="effective support (tokens)", aspect=30)
+    bar.outline.set_visible(False)  # type: ignore[operator]
     return figure

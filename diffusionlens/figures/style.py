@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; its yellow is too pale for lines on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+# The same hues, lighter: the first three are too dim on a dark page.
+_COLOURS_DARK = ("#4EA9E0", "#F0813F", "#2FC49B", "#E3A0C6", "#A5D8F6", "#F2C14E")
 _LINES = ("-", "--", "-.", (0, (4, 1, 1, 1, 1, 1)), "-", "--")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -33,6 +35,7 @@ _COMMON: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "pdf.fonttype": 42,
+    "text.parse_math": False,  # a "$" in a file name is a "$"
     "figure.constrained_layout.use": True,
     "image.interpolation": "nearest",
 }
@@ -59,6 +62,7 @@ def look(*, dark: bool = False) -> Iterator[None]:
         "axes.facecolor": tones["paper"],
         "savefig.facecolor": tones["paper"],
         "legend.labelcolor": tones["ink"],
+        "axes.prop_cycle": mpl.cycler(color=_COLOURS_DARK if dark else _COLOURS),
     }
     with mpl.rc_context(_COMMON | colours):  # type: ignore[arg-type]
         yield
@@ -74,11 +78,33 @@ class ModelLook:
 
 
 def model_looks(models: Sequence[str]) -> dict[str, ModelLook]:
-    """A look for every model, by its place."""
+    """A look for every model, by its place, in the colours of the page that is drawn for."""
+    colours = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
     return {
-        model: ModelLook(_COLOURS[place % 6], _LINES[place % 6], _MARKERS[place % 6])
+        model: ModelLook(colours[place % len(colours)], _LINES[place % 6], _MARKERS[place % 6])
         for place, model in enumerate(models)
     }
+
+
+def legend_names(models: Sequence[str]) -> dict[str, str]:
+    """Model -> its name in a legend, where matplotlib would leave out a name that begins with "_"."""
+    return {model: f"\u200b{model}" if model.startswith("_") else model for model in models}
+
+
+def short_names(models: Sequence[str], limit: int) -> dict[str, str]:
+    """Model -> its name in at most `limit` characters, cut in the middle; longer where names would become the same."""
+    while True:
+        names = {model: _cut(model, limit) for model in models}
+        if len(set(names.values())) == len(names):
+            return names
+        limit += 2
+
+
+def _cut(name: str, limit: int) -> str:
+    if len(name) <= limit:
+        return name
+    head = limit // 2
+    return f"{name[:head]}…{name[len(name) - (limit - head - 1) :]}"
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
+from PIL import Image, features
 
 from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, pib_by_layer, small_multiples
 from diffusionlens.figures.norm_histograms import norm_ridges
@@ -15,17 +16,23 @@ from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
 from diffusionlens.figures.sparsity_heatmap import support_by_head
 from diffusionlens.figures.style import DPI, look, save_figure
 from diffusionlens.material import ModelMaterial
+from diffusionlens.report.descriptions import basis_of, gist_of
 
 Draw = Callable[[pd.DataFrame, Sequence[str], Sequence[ModelMaterial]], Figure | None]
 
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A figure ready for the page: PNGs for light and dark as data URIs, and its size in CSS pixels."""
+    """A figure ready for the page: pictures for light and dark as data URIs, and its size in CSS pixels.
+
+    `caption` says how to read it, `basis` what it counts, `gist` its numbers for those who can't see it.
+    """
 
     stem: str
     title: str
     caption: str
+    basis: str
+    gist: str
     light: str
     dark: str
     width: int
@@ -38,14 +45,15 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "Do patches still know where the object is?",
         "Share of pictures in which the patch most similar to the query lies on the object, by layer; bands are 95 % Wilson "
         "intervals. A curve that falls towards the last layer is the mark of semantic diffusion. Below the chance line, "
-        "the image token looks like the background.",
+        "the image token looks like the background. Dotted: chance; dash-dotted: always pointing at the centre patch.",
         lambda results, models, _: pib_by_layer(results, models),
     ),
     (
         "pib_overlay",
         "Where the image token finds itself",
-        "Cosine of every patch with the query (bright is similar) over sample pictures, for the first, middle and last "
-        "layer measured. White frames are the annotated boxes, the ring is the best patch: inside a frame is a hit.",
+        "Cosine of every patch with the query over sample pictures; each map has its own scale, so colours compare patches of "
+        "one map, not maps. White frames are the annotated boxes, the ring is the best patch. Pictures with several frames are "
+        "shown, but count in PiB only where it was asked for.",
         lambda _, __, material: pib_overlay(material),
     ),
     (
@@ -59,15 +67,17 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
     (
         "similarity_by_layer",
         "How alike tokens are",
-        "Means over pictures with 95 % bootstrap intervals. CLS-to-patch cosine that rises late, and near-minus-far or "
-        "inside-minus-across differences that fall, say that patches carry more of the image and less of their place.",
+        "Means over pictures with 95 % bootstrap intervals; the effective rank is one number of all pictures. CLS-to-patch "
+        "cosine that rises late, with near-minus-far or inside-minus-across differences that fall, is what one expects of "
+        "patches that carry more of the image and less of their place; it does not prove it.",
         lambda results, models, _: small_multiples(results, models, SIMILARITY_PANELS),
     ),
     (
         "norms",
         "Are there outlier tokens?",
         "Histograms of patch norms by layer, each scaled to its own peak. The grey tick is the robust threshold (median + 6 "
-        "robust standard deviations); an orange triangle marks the valley before a second mode, where there is one.",
+        "robust standard deviations); a triangle marks the valley before a second mode, where there is one; a dotted line "
+        "the fixed threshold, where norms come near it.",
         lambda _, __, material: norm_ridges(material),
     ),
     (
@@ -103,9 +113,20 @@ def draw_figures(
             assert night is not None
             dark = io.BytesIO()
             night.savefig(dark, dpi=DPI, format="png", metadata={"Software": None})
-        drawn.append(PageFigure(stem, title, caption, _uri(light), _uri(dark.getvalue()), width, height))
+        basis, gist = basis_of(stem, results, material), gist_of(stem, results, models, material)
+        pictures = [_uri(png, small=stem in _PHOTOGRAPHIC) for png in (light, dark.getvalue())]
+        drawn.append(PageFigure(stem, title, caption, basis, gist, *pictures, width, height))
     return drawn
 
 
-def _uri(png: bytes) -> str:
+_PHOTOGRAPHIC = ("pib_overlay", "pca_maps")
+
+
+def _uri(png: bytes, *, small: bool) -> str:
+    """The picture as a data URI; photographs as WebP, a tenth of their PNG, so that the page stays light."""
+    if small and features.check("webp"):
+        packed = io.BytesIO()
+        with Image.open(io.BytesIO(png)) as image:
+            image.convert("RGB").save(packed, format="WEBP", quality=88, method=4)
+        return "data:image/webp;base64," + base64.b64encode(packed.getvalue()).decode()
     return "data:image/png;base64," + base64.b64encode(png).decode()

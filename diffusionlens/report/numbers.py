@@ -1,6 +1,7 @@
 """How numbers are written for people."""
 
 import math
+import re
 from typing import Any
 
 
@@ -25,3 +26,17 @@ def with_interval(row: Any) -> str:
     decimals = len(text.partition(".")[2]) if "e" not in text else None
     bounds = [f"{bound:.{decimals}f}" if decimals is not None else short(bound) for bound in (row.low, row.high)]
     return f"{text} ({bounds[0]} to {bounds[1]})"
+
+
+def percent_with_interval(row: Any) -> str:
+    """A share as `2.40 (2.10 to 2.80) %`."""
+    if math.isnan(row.low) or math.isnan(row.high):
+        return f"{short(100 * row.value)} %"
+    text = short(100 * row.value)
+    decimals = len(text.partition(".")[2]) if "e" not in text else 2
+    return f"{text} ({100 * row.low:.{decimals}f} to {100 * row.high:.{decimals}f}) %"
+
+
+def typeset(text: str) -> str:
+    """A true minus sign, and no line break before a percent sign."""
+    return re.sub(r"(?<![\w.+-])-(?=\d)", "\u2212", text).replace(" %", "\u00a0%")

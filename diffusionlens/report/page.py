@@ -10,7 +10,9 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from diffusionlens.report.figures import PageFigure
+from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.findings import findings
+from diffusionlens.report.numbers import typeset
 from diffusionlens.report.tables import KEY_METRICS, by_layer_table, last_layer_table
 
 _ANALYSES = {
@@ -24,9 +26,11 @@ _ANALYSES = {
 
 @dataclass(frozen=True)
 class _Table:
+    """`rows` hold (value, its interval or "") cells."""
+
     caption: str
     head: list[str]
-    rows: list[list[str]]
+    rows: list[list[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -38,23 +42,24 @@ class _Facts:
 def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequence[PageFigure]) -> str:
     """The whole page. Names from files are escaped: nothing in them becomes markup."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["typeset"] = typeset  # returns plain text, which is escaped after it
     room = files("diffusionlens.report")
     template = environment.from_string(room.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     models = [entry["label"] for entry in manifest["models"]]
     data = manifest["data"][0]
     found = findings(results, models, [m["label"] for m in manifest["models"] if m["untrained"]])
     groups = [
-        {"name": model, "texts": [finding.text for finding in found if finding.model == model]} for model in models
-    ] + [{"name": "Side by side", "texts": [f.text for f in found if f.model is None and not f.warning]}]
+        {"name": model, "findings": [finding for finding in found if finding.model == model]} for model in models
+    ] + [{"name": "Side by side", "findings": [f for f in found if f.model is None and not f.warning]}]
     title = f"{' · '.join(models)} on {data['label']}"
     return template.render(
         title=title,
         style=Markup(room.joinpath("page.css").read_text(encoding="utf-8")),
         lead=_lead(manifest),
         warnings=[finding for finding in found if finding.warning],
-        groups=[group for group in groups if group["texts"]],
+        groups=[group for group in groups if group["findings"]],
+        drawn={figure.stem for figure in figures},
         figures=figures,
-        data_line=f"{data['measured']} pictures of {data['label']}.",
         tables=_last_layers(results, models),
         layer_tables=_by_layer(results, models),
         left_out=manifest["left_out"],
@@ -62,16 +67,16 @@ def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequen
         notes=data["notes"],
         unmeasured=_unmeasured(manifest),
         made=_made(manifest),
-        version=manifest["versions"].get("diffusionlens", ""),
+        maker=f"diffusionlens {manifest['versions'].get('diffusionlens', '')}".strip(),
     )
 
 
 def _lead(manifest: dict[str, Any]) -> str:
     data, models = manifest["data"][0], manifest["models"]
     names = ", ".join(_ANALYSES.get(name, name) for name in manifest["analyses"])
-    sizes = {"x".join(map(str, model["size"])) for model in models}
+    sizes = {" × ".join(map(str, model["size"])) for model in models}
     return (
-        f"{len(models)} model{'s' * (len(models) > 1)} measured on {data['measured']} pictures at {' and '.join(sorted(sizes))} "
+        f"{len(models)} model{'s' * (len(models) > 1)} measured on {data['measured']} pictures of {data['label']} at {' and '.join(sorted(sizes))} "
         f"pixels: {names}."
     )
 
@@ -81,21 +86,35 @@ def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[_Table]:
     for analysis in KEY_METRICS:
         table = last_layer_table(results, analysis, models, intervals=True)
         if not table.empty:
-            table = table.fillna("–")
-            tables.append(_Table(_ANALYSES[analysis], list(table.columns), table.astype(str).values.tolist()))
+            cells = table.fillna("–").astype(str).values.tolist()
+            shown = [[(row[0], ""), *(_cell(text) for text in row[1:])] for row in cells]
+            of = results[(results["analysis"] == analysis) & results["head"].isin(["", "mean"])]
+            basis = f" ({count_of(of)})" if of["low"].notna().any() else ""
+            tables.append(_Table(_ANALYSES[analysis] + basis, list(table.columns), shown))
     return tables
 
 
-def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[_Table]:
-    tables = []
+def _cell(text: str) -> tuple[str, str]:
+    """`86.2 (69.4 to 94.5)` as value and interval."""
+    value, _, interval = text.partition(" (")
+    return value, interval.removesuffix(")")
+
+
+def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, list[_Table]]]:
+    """(analysis, one table per model) for every analysis."""
+    groups = []
     for analysis in KEY_METRICS:
+        tables = []
         for model in models:
             table = by_layer_table(results, analysis, model)
             if not table.empty:
-                rows = [[name, *values] for name, values in zip(table.index, table.values.tolist(), strict=True)]
+                rows = zip(table.index, table.values.tolist(), strict=True)
+                shown = [[(name, ""), *((value, "") for value in values)] for name, values in rows]
                 head = ["metric", *(f"layer {layer}" for layer in table.columns)]
-                tables.append(_Table(f"{_ANALYSES[analysis]}: {model}", head, rows))
-    return tables
+                tables.append(_Table(f"{_ANALYSES[analysis]} by layer: {model}", head, shown))
+        if tables:
+            groups.append((_ANALYSES[analysis], tables))
+    return groups
 
 
 def _unmeasured(manifest: dict[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """The compact tables of a result directory: models by metrics at the last layer, as CSV, Markdown and LaTeX."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def last_layer_table(results: pd.DataFrame, analysis: str, models: Sequence[str]
             for row in chosen.head(1).itertuples():
                 line[heading] = with_interval(row) if intervals else row.value
         lines.append(line)
-    return pd.DataFrame(lines)
+    table = pd.DataFrame(lines)
+    order = ["model", "layer", *(heading for _, _, heading in KEY_METRICS[analysis])]
+    return table[[heading for heading in order if heading in table]]
 
 
 def by_layer_table(results: pd.DataFrame, analysis: str, model: str) -> pd.DataFrame:
@@ -83,20 +86,35 @@ def write_tables(results: pd.DataFrame, models: Sequence[str], directory: Path) 
         plain = last_layer_table(results, analysis, models, intervals=False)
         if plain.empty:
             continue
-        plain.to_csv(directory / f"{analysis}.csv", index=False, float_format="%.6g", lineterminator="\n")
+        plain.to_csv(
+            directory / f"{analysis}.csv",
+            index=False,
+            float_format="%.6g",
+            lineterminator="\n",
+            errors="backslashreplace",
+        )
         shown = last_layer_table(results, analysis, models, intervals=True).fillna("–")
-        (directory / f"{analysis}.md").write_text(_markdown(shown), encoding="utf-8")
-        (directory / f"{analysis}.tex").write_text(_latex(shown), encoding="utf-8")
+        (directory / f"{analysis}.md").write_text(_markdown(shown), encoding="utf-8", errors="backslashreplace")
+        (directory / f"{analysis}.tex").write_text(_latex(shown), encoding="utf-8", errors="backslashreplace")
+
+
+_MARKDOWN = re.compile(r"[|<>*`\[\]\\]")
 
 
 def _markdown(table: pd.DataFrame) -> str:
     lines = [list(table.columns), ["---"] * len(table.columns), *table.astype(str).values.tolist()]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return "".join("| " + " | ".join(_MARKDOWN.sub(r"\\\g<0>", cell) for cell in line) + " |\n" for line in lines)
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"} | {
-    sign: f"\\{sign}" for sign in "&%$#_{}"
-}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def _latex(table: pd.DataFrame) -> str:

@@ -1,0 +1,106 @@
+"""What stands beside a figure: what it counts, and its numbers in words for readers who can't see it."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, Panel
+from diffusionlens.figures.picture_maps import overlay_places, shown_layers
+from diffusionlens.material import ModelMaterial
+from diffusionlens.report.numbers import short
+
+_PIB = (Panel("Point-in-Box", "", "pib", "pib"),)
+_CURVES: dict[str, Sequence[Panel]] = {
+    "pib_by_layer": _PIB,
+    "similarity_by_layer": SIMILARITY_PANELS,
+    "sparsity_by_layer": SPARSITY_PANELS,
+    "sparsity_by_head": (Panel("Effective support", "", "sparsity", "effective_support", "patch>all"),),
+}
+
+
+def basis_of(stem: str, results: pd.DataFrame, material: Sequence[ModelMaterial]) -> str:
+    """What the figure counts, as "29 pictures of voc."; the pictures behind its numbers, not those of the run."""
+    data = str(results["data"].iloc[0]) if len(results) else ""
+    if stem in _CURVES:
+        rows = pd.concat([panel.rows(results) for panel in _CURVES[stem]])
+        return f"{count_of(rows)} of {data}."
+    pictures = material[0].pictures
+    if stem == "pib_overlay":
+        return f"{_pictures(len(overlay_places(pictures)))} of {data}, as the first model saw them."
+    if stem == "pca_maps":
+        return f"{_pictures(min(len(pictures), 5))} shown of the {len(pictures)} from {data} that the components are fitted on."
+    tokens = {int(histogram.counts.sum()) for entry in material for histogram in entry.norm_histograms.values()}
+    return f"{_range(tokens)} patch tokens of {data} in every histogram."
+
+
+def count_of(rows: pd.DataFrame) -> str:
+    """How many pictures the rows with an interval are means of, as "29 pictures" or "29 to 31 pictures"."""
+    means = rows[rows["low"].notna()]
+    counts = {int(n) for n in (means if len(means) else rows)["n"].dropna()}
+    return f"{_range(counts)} {'picture' if counts == {1} else 'pictures'}"
+
+
+def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial]) -> str:
+    """The figure in words: where every curve starts and ends, and its extremes."""
+    if stem == "sparsity_by_head":
+        rows = results[(results["metric"] == "effective_support") & (results["token"] == "patch>all")]
+        rows = rows[~rows["head"].isin(["", "mean"])]
+        spans = [(model, rows[rows["model"] == model]["value"]) for model in models]
+        return "; ".join(f"{model}: {short(v.min())} to {short(v.max())} tokens" for model, v in spans if len(v)) + "."
+    if stem in _CURVES:
+        panels = [(panel, panel.rows(results)) for panel in _CURVES[stem]]
+        parts = [f"{panel.title}: {_courses(rows, models)}" for panel, rows in panels if len(rows)]
+        return ". ".join(parts) + "."
+    if stem == "norms":
+        return "; ".join(filter(None, map(_peaks, material))) + "."
+    layers = [
+        (entry.model, entry.score_maps if stem == "pib_overlay" else entry.pca_maps)
+        for entry in material
+        if entry.score_maps or entry.pca_maps
+    ]
+    shown = [
+        f"{model}, layers {', '.join(map(str, shown_layers(list(maps), len(layers))))}"
+        for model, maps in layers
+        if maps
+    ]
+    return f"Maps of {'; '.join(shown)}, beside the pictures."
+
+
+def _courses(rows: pd.DataFrame, models: Sequence[str]) -> str:
+    parts = []
+    for model in models:
+        own = rows[(rows["model"] == model) & rows["value"].notna()].reset_index(drop=True)
+        if own.empty:
+            continue
+        first, last, top = own.iloc[0], own.iloc[-1], own.loc[own["value"].idxmax()]
+        if len(own) == 1:
+            parts.append(f"{model} {short(last['value'])} in layer {last['layer']}")
+            continue
+        parts.append(
+            f"{model} {short(first['value'])} in layer {first['layer']}, {short(last['value'])} in layer {last['layer']}, "
+            f"highest {short(top['value'])} in layer {top['layer']}"
+        )
+    return "; ".join(parts)
+
+
+def _peaks(entry: ModelMaterial) -> str:
+    if not entry.norm_histograms:
+        return ""
+    parts = []
+    for layer in sorted({min(entry.norm_histograms), max(entry.norm_histograms)}):
+        histogram = entry.norm_histograms[layer]
+        place = int(histogram.counts.argmax())
+        peak = float((histogram.edges[place] * histogram.edges[place + 1]) ** 0.5)
+        parts.append(f"most norms near {short(peak, 2)} in layer {layer}")
+    return f"{entry.model}: {', '.join(parts)}"
+
+
+def _pictures(count: int) -> str:
+    return f"{count} picture{'s' * (count != 1)}"
+
+
+def _range(counts: set[int]) -> str:
+    if not counts:
+        return "no"
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
