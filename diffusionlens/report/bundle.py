@@ -17,7 +17,6 @@ from diffusionlens.report.page import render_page
 from diffusionlens.report.tables import write_tables
 from diffusionlens.results import write_table
 
-
 _CONTENTS = {"index.html", "results.csv", "per_image.csv.gz", "manifest.json", "figures", "tables"}
 _CLUTTER = {".DS_Store", "Thumbs.db", "desktop.ini"}
 _ESCAPE = "backslashreplace"  # a file name may hold bytes that are no text; JSON reads the escape back

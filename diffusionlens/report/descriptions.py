@@ -69,18 +69,19 @@ def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: S
 def _courses(rows: pd.DataFrame, models: Sequence[str]) -> str:
     parts = []
     for model in models:
-        own = rows[(rows["model"] == model) & rows["value"].notna()].reset_index(drop=True)
+        own = rows[(rows["model"] == model) & rows["value"].notna()]
         if own.empty:
             continue
-        first, last, top = own.iloc[0], own.iloc[-1], own.loc[own["value"].idxmax()]
-        if len(own) == 1:
-            parts.append(f"{model} {short(last['value'])} in layer {last['layer']}")
-            continue
-        parts.append(
-            f"{model} {short(first['value'])} in layer {first['layer']}, {short(last['value'])} in layer {last['layer']}, "
-            f"highest {short(top['value'])} in layer {top['layer']}"
+        points = list(zip(own["layer"].tolist(), own["value"].tolist(), strict=True))
+        first, last, top = (
+            _point(*point) for point in (points[0], points[-1], max(points, key=lambda point: point[1]))
         )
+        parts.append(f"{model} {last}" if len(points) == 1 else f"{model} {first}, {last}, highest {top}")
     return "; ".join(parts)
+
+
+def _point(layer: int, value: float) -> str:
+    return f"{short(value)} in layer {layer}"
 
 
 def _peaks(entry: ModelMaterial) -> str:

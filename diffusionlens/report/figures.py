@@ -114,8 +114,8 @@ def draw_figures(
             dark = io.BytesIO()
             night.savefig(dark, dpi=DPI, format="png", metadata={"Software": None})
         basis, gist = basis_of(stem, results, material), gist_of(stem, results, models, material)
-        pictures = [_uri(png, small=stem in _PHOTOGRAPHIC) for png in (light, dark.getvalue())]
-        drawn.append(PageFigure(stem, title, caption, basis, gist, *pictures, width, height))
+        day, night_time = (_uri(png, small=stem in _PHOTOGRAPHIC) for png in (light, dark.getvalue()))
+        drawn.append(PageFigure(stem, title, caption, basis, gist, day, night_time, width, height))
     return drawn
 
 

@@ -106,7 +106,8 @@ def _pib(own: _Numbers) -> str | None:
         verdict = "above chance" if lift.low > 0 else "below chance"
     text = (
         f"In layer {last.layer}, the patch most similar to {query} lies on the object in {with_interval(last)} % of "
-        f"{last.n} pictures, {verdict} ({short(chance.value)} %); always pointing at the centre hits {short(centre.value)} %{_against(last, centre)}."
+        f"{last.n} pictures, {verdict} ({short(chance.value)} %); always pointing at the centre hits "
+        f"{short(centre.value)} %{_against(last, centre)}."
     )
     # In layer 0 CLS is the same vector for every picture: pointing with it says nothing of the image.
     blocks = [row for row in own.series("pib", "pib") if row.layer > 0]
@@ -159,7 +160,8 @@ def _rank(own: _Numbers) -> str | None:
     text = f"The effective rank of the patch tokens is {short(last.value)} in layer {last.layer}"
     low, high = min(series, key=lambda row: row.value), max(series, key=lambda row: row.value)
     if len(series) > 1:
-        text += f"; over the layers it runs from {short(low.value)} (layer {low.layer}) to {short(high.value)} (layer {high.layer})"
+        text += f"; over the layers it runs from {short(low.value)} (layer {low.layer})"
+        text += f" to {short(high.value)} (layer {high.layer})"
     return f"{text}. It is one number of all pictures, without an interval."
 
 

@@ -9,8 +9,8 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.descriptions import count_of
+from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.findings import findings
 from diffusionlens.report.numbers import typeset
 from diffusionlens.report.tables import KEY_METRICS, by_layer_table, last_layer_table
@@ -76,7 +76,8 @@ def _lead(manifest: dict[str, Any]) -> str:
     names = ", ".join(_ANALYSES.get(name, name) for name in manifest["analyses"])
     sizes = {" × ".join(map(str, model["size"])) for model in models}
     return (
-        f"{len(models)} model{'s' * (len(models) > 1)} measured on {data['measured']} pictures of {data['label']} at {' and '.join(sorted(sizes))} "
+        f"{len(models)} model{'s' * (len(models) > 1)} measured on {data['measured']} pictures of {data['label']} "
+        f"at {' and '.join(sorted(sizes))} "
         f"pixels: {names}."
     )
 
