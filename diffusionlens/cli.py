@@ -111,11 +111,12 @@ def measure_bench(
     rounds: Annotated[int, typer.Option(help="rounds; bare forward and measure alternate")] = 5,
     batch_size: Annotated[int, typer.Option(help="pictures per forward")] = 8,
     threads: Annotated[int | None, typer.Option(help="CPU threads; default torch's own choice")] = None,
+    parts: Annotated[bool, typer.Option(help="also each analysis alone")] = True,
     memory: Annotated[bool, typer.Option(help="also the peak memory at 100 and at 300 pictures")] = True,
     as_json: Json = False,
 ) -> None:
     """Time `measure` with all analyses over all layers against the bare forward pass on the same decoded pictures."""
-    found = bench_measure(model, data, images, rounds, batch_size, threads, memory=memory)
+    found = bench_measure(model, data, images, rounds, batch_size, threads, parts=parts, memory=memory)
     print(json.dumps(found.as_dict(), indent=2) if as_json else found.as_text())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from threadpoolctl import threadpool_limits
 
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options, evenly_spaced
 from diffusionlens.analysis.norms import Norms
@@ -24,7 +25,7 @@ from diffusionlens.data.transform import Fit, FitTransform
 from diffusionlens.errors import InputError
 from diffusionlens.material import ModelMaterial, SamplePicture
 from diffusionlens.models.backbone import Backbone
-from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, tidy, to_frame
+from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, Row, tidy, to_frame
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is going on, pictures done, pictures in all)."""
@@ -284,8 +285,18 @@ def _find(run: _Run, kind: type[Any]) -> Any:
     return next((diagnostic for diagnostic in run.diagnostics if isinstance(diagnostic, kind)), None)
 
 
+def rows_of(diagnostics: Sequence[Diagnostic]) -> list[Row]:
+    """Every diagnostic's rows.
+
+    Linear algebra and k-means get one thread: the matrices are small, their waiting threads would fight torch's for the cores (a hundredfold
+    slowdown was seen), and one thread gives the same bits every time.
+    """
+    with threadpool_limits(1):
+        return [row for diagnostic in diagnostics for row in diagnostic.table()]
+
+
 def _table(run: _Run, source: PictureSource) -> pd.DataFrame:
-    rows = [row for diagnostic in run.diagnostics for row in diagnostic.table()]
+    rows = rows_of(run.diagnostics)
     return to_frame(rows, run.backbone.label, source.label) if rows else tidy(pd.DataFrame(columns=COLUMNS))
 
 

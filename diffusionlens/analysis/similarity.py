@@ -29,7 +29,7 @@ class SimilarityOptions(Options):
 
     tokens: Stream = "normed"
     rank_tokens: int = Field(default=4_096, ge=2)
-    dse_tokens: int = Field(default=2_048, ge=48)
+    dse_tokens: int = Field(default=1_024, ge=48)
     dse_weight: float = 1.0
 
 

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
 from diffusionlens.analysis.diagnostic import Context, Diagnostic
-from diffusionlens.analysis.measure import feed, needed_layers
+from diffusionlens.analysis.measure import feed, needed_layers, rows_of
 from diffusionlens.analysis.registry import DIAGNOSTICS, make, parse_options
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.open_data import open_data
@@ -66,7 +67,7 @@ class MeasureBench:
 
 
 def bench_measure(
-    model: str, data: str, images: int, rounds: int, batch_size: int, threads: int | None, *, memory: bool
+    model: str, data: str, images: int, rounds: int, batch_size: int, threads: int | None, *, parts: bool, memory: bool
 ) -> MeasureBench:
     """Runs the comparison. The statistics of the whole data set (intervals, ranks, clusters) count as measuring."""
     if threads is not None:
@@ -76,7 +77,8 @@ def bench_measure(
     batches = _decoded(backbone, data, images, batch_size)
     names = list(DIAGNOSTICS)
     runs: dict[str, Callable[[], None]] = {"bare": lambda: _bare(backbone, batches)}
-    runs |= {name: lambda name=name: _measured(backbone, batches, data, [name]) for name in names}  # type: ignore[misc]
+    for name in names if parts else []:
+        runs[name] = partial(_measured, backbone, batches, data, [name])
     runs["all"] = lambda: _measured(backbone, batches, data, names)
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
@@ -137,7 +139,7 @@ def _measured(backbone: Backbone, batches: list[Batch], data: str, names: list[s
         feed(made, backbone, batch, needed_layers(context), torch.device("cpu"))
     for diagnostic in made:
         diagnostic.finish()
-        diagnostic.table()
+    rows_of(made)
 
 
 def _peak(model: str, data: str, pictures: int, batch_size: int) -> float:

@@ -1,12 +1,16 @@
-"""VOC-style XML annotations (VOC, ImageNet, most labelling tools): read as from a stranger."""
+"""VOC-style XML annotations (VOC, ImageNet, most labelling tools): read as from a stranger, matched by name."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import parse
 
+from diffusionlens.data.layout import files_below
 from diffusionlens.data.sample import UnreadablePicture
 
 
@@ -25,7 +29,7 @@ def read_voc_xml(path: Path) -> tuple[tuple[int, int] | None, list[XmlObject]]:
     VOC's corners are 1-based and inclusive: the first pixel alone is 1,1,1,1, which becomes 0,0,1,1.
 
     Raises:
-        UnreadablePicture: no such file, not XML, or XML that would grow without bound.
+        UnreadablePicture: no such file, not XML, not an annotation, or XML that would grow without bound.
     """
     try:
         root = parse(path).getroot()
@@ -33,10 +37,12 @@ def read_voc_xml(path: Path) -> tuple[tuple[int, int] | None, list[XmlObject]]:
         raise UnreadablePicture(str(path), "the annotation does not exist") from None
     except (ParseError, DefusedXmlException, ValueError, OSError, LookupError) as error:
         raise UnreadablePicture(str(path), f"the annotation is not valid XML ({type(error).__name__})") from None
+    if root.tag != "annotation":
+        raise UnreadablePicture(str(path), f"the annotation is a <{root.tag[:40]}>, wanted VOC's <annotation>")
     width, height = _number(root, "size/width"), _number(root, "size/height")
-    size = (int(width), int(height)) if width > 0 and height > 0 else None
+    size = (int(width), int(height)) if all(isfinite(side) and side >= 1 for side in (width, height)) else None
     objects = []
-    for element in root.iter("object"):
+    for element in root.findall("object"):
         corners = [_number(element, f"bndbox/{key}") for key in ("xmin", "ymin", "xmax", "ymax")]
         box = (corners[0] - 1, corners[1] - 1, corners[2], corners[3])
         name = (element.findtext("name") or "").strip()
@@ -49,3 +55,27 @@ def _number(element: Element, place: str) -> float:
         return float(element.findtext(place) or "nan")
     except ValueError:
         return float("nan")
+
+
+def match_xml(pictures: Sequence[Path], root: Path, folder: Path) -> tuple[dict[Path, Path], list[Path]]:
+    """Which XML file below `folder` belongs to which picture below `root`, and the pictures for which that is unclear.
+
+    The same path below both is a match; otherwise the same name, when no other picture and no other XML has it.
+    """
+    files = files_below(folder, ".xml")
+    by_path = {file.relative_to(folder).with_suffix(""): file for file in files}
+    by_name = {file.stem: file for file in files}
+    named, wanted = Counter(file.stem for file in files), Counter(picture.stem for picture in pictures)
+    matched: dict[Path, Path] = {}
+    unclear: list[Path] = []
+    for picture in pictures:
+        same_path = by_path.get(picture.relative_to(root).with_suffix(""))
+        if same_path is not None:
+            matched[picture] = same_path
+        elif folder == root or picture.stem not in by_name:  # XML beside the pictures has no other path
+            continue
+        elif named[picture.stem] == 1 and wanted[picture.stem] == 1:
+            matched[picture] = by_name[picture.stem]
+        else:
+            unclear.append(picture)
+    return matched, unclear

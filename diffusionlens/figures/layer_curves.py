@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -66,6 +65,7 @@ def pib_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
     axes = figure.subplots()
     draw_curves(axes, rows, models)
     looks = model_looks(models)
+    levels: list[tuple[float, str]] = []
     for metric, name, style in (("pib_chance", "chance", ":"), ("pib_center", "centre patch", "-.")):
         reference = Panel("", "", "pib", metric).rows(results)
         drawn: list[float] = []
@@ -77,15 +77,24 @@ def pib_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
             drawn.append(level)
             color = SOFT if not drawn[1:] else looks[model].color
             axes.axhline(level, color=color, linestyle=style, linewidth=1.2, zorder=1)
-            axes.annotate(
-                name, (1.0, level), xycoords=("axes fraction", "data"), xytext=(3, 0), textcoords="offset points",
-                fontsize=8, color=SOFT, va="center", annotation_clip=False,
-            )  # fmt: skip
+            levels.append((level, name))
+    _name_levels(axes, levels)
     axes.set_ylabel(panel.label)
     axes.set_ylim(0, 100)
     axes.set_title(panel.title)
     _name_models(figure, axes)
     return figure
+
+
+def _name_levels(axes: Axes, levels: list[tuple[float, str]], gap: float = 5.0) -> None:
+    """Names lines at their right end, moved apart where they would be written over each other."""
+    below = -gap
+    for level, name in sorted(levels):
+        below = max(level, below + gap)
+        axes.annotate(
+            name, (1.0, below), xycoords=("axes fraction", "data"), xytext=(3, 0), textcoords="offset points",
+            fontsize=8, color=SOFT, va="center", annotation_clip=False,
+        )  # fmt: skip
 
 
 def small_multiples(
@@ -111,20 +120,20 @@ def small_multiples(
 
 def _name_models(figure: Figure, *panels: Axes) -> None:
     """One legend above all panels, with every model that any of them draws."""
-    found: dict[str, Artist | Container] = {}
+    found: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         found |= dict(zip(labels, handles, strict=True))
     longest = max(map(len, found), default=0)
     columns = max(1, min(len(found), 4, int(figure.get_size_inches()[0] * 13 // (longest + 8))))
-    figure.legend(list(found.values()), list(found), loc="outside upper center", ncols=columns)
+    figure.legend(list(found.values()), list(found), loc="outside upper left", ncols=columns)
 
 
 SIMILARITY_PANELS = (
     Panel("CLS to patches", "mean cosine", "similarity", "cls_patch_cos"),
     Panel("Patch to patch", "mean cosine", "similarity", "patch_patch_cos"),
     Panel("Near minus far (LDS)", "cosine difference", "similarity", "lds"),
-    Panel("Inside minus across regions (SRSS)", "cosine difference", "similarity", "srss"),
+    Panel("Inside minus across (SRSS)", "cosine difference", "similarity", "srss"),
     Panel("Spread of tokens (RMSC)", "distance", "similarity", "rmsc"),
     Panel("Effective rank", "dimensions", "similarity", "effective_rank"),
 )

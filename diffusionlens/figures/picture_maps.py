@@ -104,7 +104,7 @@ def _show_scores(axes: Axes, picture: SamplePicture, scores: np.ndarray) -> None
 
 def _head(row: list[Axes], columns: list[tuple[ModelMaterial, int]], *, many: bool) -> None:
     row[0].set_title("picture", fontsize=8, loc="center")
-    names = short_names(list(dict.fromkeys(entry.model for entry, _ in columns)), 16)
+    names = short_names(list(dict.fromkeys(entry.model for entry, _ in columns)), 14)
     for axes, (entry, layer) in zip(row[1:], columns, strict=True):
         title = f"{names[entry.model]}\nlayer {layer}" if many else f"layer {layer}"
-        axes.set_title(title, fontsize=8 if len(names[entry.model]) <= 16 else 6, loc="center")
+        axes.set_title(title, fontsize=8 if len(names[entry.model]) <= 12 else 6.5, loc="center")

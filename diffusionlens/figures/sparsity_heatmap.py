@@ -27,7 +27,7 @@ def support_by_head(results: pd.DataFrame, models: Sequence[str], metric: str = 
     panel = 0.34 * max(table.shape[1] for table in tables) + 1.0
     columns = min(len(present), max(1, int(_WIDEST // panel)))
     lines = -(-len(present) // columns)
-    figure = new_figure(panel * columns + 1.1, (0.24 * max(len(table) for table in tables) + 1.0) * lines + 0.2)
+    figure = new_figure(panel * columns + 1.1, _height(tables) * lines + 0.2)
     grid = figure.subplots(lines, columns, squeeze=False).flat
     low, high = float(rows["value"].min()), float(rows["value"].max())
     names = short_names(present, int(panel * 11))
@@ -42,6 +42,13 @@ def support_by_head(results: pd.DataFrame, models: Sequence[str], metric: str = 
     panels = list(figure.axes)
     for axes in panels[len(present) :]:
         axes.set_axis_off()
-    bar = figure.colorbar(panels[0].collections[0], ax=panels, label="effective support (tokens)", aspect=30)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar = figure.colorbar(
+        panels[0].collections[0], ax=panels, label="effective support", aspect=30 if _height(tables) * lines > 3 else 12
+    )
+    bar.outline.set_visible(False)
     return figure
+
+
+def _height(tables: Sequence[pd.DataFrame]) -> float:
+    """Of one line of panels in inches; the colour bar's label needs its place even beside a single layer."""
+    return max(0.24 * max(len(table) for table in tables) + 1.0, 1.8)

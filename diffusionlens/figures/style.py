@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -62,7 +63,7 @@ def look(*, dark: bool = False) -> Iterator[None]:
         "axes.facecolor": tones["paper"],
         "savefig.facecolor": tones["paper"],
         "legend.labelcolor": tones["ink"],
-        "axes.prop_cycle": mpl.cycler(color=_COLOURS_DARK if dark else _COLOURS),
+        "axes.prop_cycle": cycler(color=_COLOURS_DARK if dark else _COLOURS),
     }
     with mpl.rc_context(_COMMON | colours):  # type: ignore[arg-type]
         yield

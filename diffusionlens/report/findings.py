@@ -127,8 +127,8 @@ def _against(last: Any, centre: Any) -> str:
     if pd.isna(last.low) or pd.isna(centre.low):
         return ""
     if overlap(last, centre):
-        return ", which can't be told apart from it"
-    return ", which is better" if centre.value > last.value else ", which is worse"
+        return ", and the two can't be told apart"
+    return ", and does better" if centre.value > last.value else ", and does worse"
 
 
 def _similarity(own: _Numbers) -> str | None:
@@ -159,7 +159,9 @@ def _rank(own: _Numbers) -> str | None:
     last = series[-1]
     text = f"The effective rank of the patch tokens is {short(last.value)} in layer {last.layer}"
     low, high = min(series, key=lambda row: row.value), max(series, key=lambda row: row.value)
-    if len(series) > 1:
+    if len(series) > 1 and short(low.value) == short(high.value):
+        text += ", as in every layer"
+    elif len(series) > 1:
         text += f"; over the layers it runs from {short(low.value)} (layer {low.layer})"
         text += f" to {short(high.value)} (layer {high.layer})"
     return f"{text}. It is one number of all pictures, without an interval."

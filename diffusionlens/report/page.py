@@ -13,14 +13,14 @@ from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.findings import findings
 from diffusionlens.report.numbers import typeset
-from diffusionlens.report.tables import KEY_METRICS, by_layer_table, last_layer_table
+from diffusionlens.report.tables import KEY_METRICS, by_layer_table, last_layer_rows, last_layer_table
 
 _ANALYSES = {
     "pib": "Point-in-Box",
     "norms": "Token norms",
     "sparsity": "Attention sparsity",
     "similarity": "Similarity of tokens",
-    "pca": "Principal components, share of variance",
+    "pca": "Principal components",
 }
 
 
@@ -89,8 +89,8 @@ def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[_Table]:
         if not table.empty:
             cells = table.fillna("–").astype(str).values.tolist()
             shown = [[(row[0], ""), *(_cell(text) for text in row[1:])] for row in cells]
-            of = results[(results["analysis"] == analysis) & results["head"].isin(["", "mean"])]
-            basis = f" ({count_of(of)})" if of["low"].notna().any() else ""
+            of = last_layer_rows(results, analysis, models)
+            basis = f" ({count_of(of)})" if of["low"].notna().any() else ", share of variance" * (analysis == "pca")
             tables.append(_Table(_ANALYSES[analysis] + basis, list(table.columns), shown))
     return tables
 

@@ -49,24 +49,28 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
 
 def last_layer_table(results: pd.DataFrame, analysis: str, models: Sequence[str], *, intervals: bool) -> pd.DataFrame:
     """Models by the key metrics of `analysis` at each model's last measured layer; empty when there are none."""
+    lines: dict[str, dict[str, object]] = {}
+    for row in last_layer_rows(results, analysis, models).itertuples():
+        line = lines.setdefault(str(row.model), {"model": row.model, "layer": int(str(row.layer))})
+        line[str(row.heading)] = with_interval(row) if intervals else row.value
+    table = pd.DataFrame(list(lines.values()))
+    order = ["model", "layer", *(heading for _, _, heading in KEY_METRICS[analysis])]
+    return table[[heading for heading in order if heading in table]]
+
+
+def last_layer_rows(results: pd.DataFrame, analysis: str, models: Sequence[str]) -> pd.DataFrame:
+    """The rows of the key metrics at each model's last measured layer, with their `heading`."""
     rows = results[(results["analysis"] == analysis) & results["head"].isin(["", "mean"])]
-    lines = []
+    found = []
     for model in models:
         own = rows[rows["model"] == model]
-        if own.empty:
-            continue
         last = own[own["layer"] == own["layer"].max()]
-        line: dict[str, object] = {"model": model, "layer": int(last["layer"].iloc[0])}
         for metric, token, heading in KEY_METRICS[analysis]:
             chosen = last[last["metric"] == metric]
             if token is not None:  # "valley" also stands for "valley (unimodal)"
                 chosen = chosen[chosen["token"].str.partition(" (")[0] == token]
-            for row in chosen.head(1).itertuples():
-                line[heading] = with_interval(row) if intervals else row.value
-        lines.append(line)
-    table = pd.DataFrame(lines)
-    order = ["model", "layer", *(heading for _, _, heading in KEY_METRICS[analysis])]
-    return table[[heading for heading in order if heading in table]]
+            found.append(chosen.head(1).assign(heading=heading))
+    return pd.concat(found)
 
 
 def by_layer_table(results: pd.DataFrame, analysis: str, model: str) -> pd.DataFrame:
