@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffusionlens.analysis.measure import Measurement, Progress, Settings, chosen_pictures
+from diffusionlens.analysis.measure import Progress, chosen_pictures
 from diffusionlens.analysis.measure import measure as measure_backbones
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import parse_analyses, parse_options
+from diffusionlens.analysis.run import Measurement, Settings
 from diffusionlens.data import PictureSource, UnreadablePicture, open_data
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError

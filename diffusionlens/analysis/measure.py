@@ -1,76 +1,29 @@
 """One pass over the pictures per model, feeding every diagnostic at once."""
 
-import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from threadpoolctl import threadpool_limits
 
-from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options, evenly_spaced
-from diffusionlens.analysis.norms import Norms
-from diffusionlens.analysis.pca import Pca, align, to_rgb
+from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, evenly_spaced
+from diffusionlens.analysis.outcome import manifest_of, material_of, per_image_of, table_of
 from diffusionlens.analysis.pib import Pib
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import make
+from diffusionlens.analysis.run import Measurement, Run, Settings
 from diffusionlens.capture import AttentionBlock, Trace, capture
-from diffusionlens.data.batches import Skipped, load_batches
+from diffusionlens.data.batches import load_batches
 from diffusionlens.data.sample import Batch, PictureSource, Sample
-from diffusionlens.data.transform import Fit, FitTransform
+from diffusionlens.data.transform import FitTransform
 from diffusionlens.errors import InputError
-from diffusionlens.material import ModelMaterial, SamplePicture
+from diffusionlens.material import SamplePicture
 from diffusionlens.models.backbone import Backbone
-from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, Row, tidy, to_frame
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is going on, pictures done, pictures in all)."""
 
 SAMPLE_PICTURES = 6
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to measure. `layers`: "all", "last" or numbers; `images`: at most so many, evenly spaced; `size`: (H, W) or None
-    for the model's default."""
-
-    analyses: tuple[str, ...]
-    options: dict[str, Options]
-    layers: str = "all"
-    images: int | None = None
-    size: tuple[int, int] | None = None
-    fit: Fit = "crop"
-    batch_size: int | None = None
-    device: str = "auto"
-    workers: int = 0
-    seed: int = 0
-
-
-@dataclass
-class Measurement:
-    """What came out: the tidy table, per-picture values, material for figures (one entry a model), the manifest."""
-
-    results: pd.DataFrame
-    per_image: pd.DataFrame
-    material: list[ModelMaterial]
-    manifest: dict[str, Any]
-
-
-@dataclass
-class _Run:
-    """One model on the pictures: its diagnostics and what was seen on the way."""
-
-    backbone: Backbone
-    context: Context
-    diagnostics: list[Diagnostic]
-    left_out: list[LeftOut]
-    skipped: list[Skipped] = field(default_factory=list)
-    notes: list[tuple[str, str]] = field(default_factory=list)
-    samples: dict[int, SamplePicture] = field(default_factory=dict)
 
 
 def measure(
@@ -113,13 +66,13 @@ def measure(
         runs.append(run)
     if processes.rank != 0:
         return None
-    results = pd.concat([_table(run, source) for run in runs], ignore_index=True)
+    results = pd.concat([table_of(run, source) for run in runs], ignore_index=True)
     if results.empty:
         reasons = "; ".join(f"{left.what}: {left.reason}" for run in runs for left in run.left_out)
         raise InputError(f"nothing could be measured on {source.label} ({reasons or 'no picture was readable'})")
-    manifest = _manifest(runs, source, settings, indices, device, processes, time.monotonic() - started)
-    per_image = pd.concat([_per_image(run, source) for run in runs], ignore_index=True)
-    return Measurement(results, per_image, _material(runs), manifest)
+    manifest = manifest_of(runs, source, settings, indices, device, processes, time.monotonic() - started)
+    per_image = pd.concat([per_image_of(run, source) for run in runs], ignore_index=True)
+    return Measurement(results, per_image, material_of(runs), manifest)
 
 
 def _refuse_doubles(backbones: Sequence[Backbone]) -> None:
@@ -169,7 +122,7 @@ def parse_layers(text: str, depth: int) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indices: list[int]) -> _Run:
+def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indices: list[int]) -> Run:
     """Sizes the model and makes the diagnostics that it and the pictures allow."""
     backbone.set_size(settings.size or backbone.default_size())
     context = Context(
@@ -183,7 +136,7 @@ def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indi
     device = next(backbone.model.parameters()).device
     blank = torch.zeros(1, 3, *backbone.size, device=device)
     capture(backbone, blank)  # refuses what has no single token grid, before a thousand pictures are read
-    run = _Run(backbone, context, [], [])
+    run = Run(backbone, context, [], [])
     for name in settings.analyses:
         made = make(name, context, settings.options[name])
         if isinstance(made, LeftOut):
@@ -206,7 +159,7 @@ def _unobservable(backbone: Backbone, blank: torch.Tensor) -> str | None:
 
 
 def _pass(
-    run: _Run,
+    run: Run,
     source: PictureSource,
     settings: Settings,
     indices: list[int],
@@ -253,7 +206,7 @@ def feed(
     return trace
 
 
-def _keep_samples(run: _Run, batch: Batch, source: PictureSource) -> None:
+def _keep_samples(run: Run, batch: Batch, source: PictureSource) -> None:
     for sample in batch.samples:
         run.notes += [(sample.name, note) for note in sample.notes]
         if sample.index in run.context.samples:
@@ -269,9 +222,9 @@ def _as_seen(sample: Sample, backbone: Backbone, source: PictureSource) -> Sampl
     return SamplePicture(sample.name, image, sample.boxes.numpy().copy(), label)
 
 
-def _gather_extras(run: _Run, processes: Processes) -> None:
+def _gather_extras(run: Run, processes: Processes) -> None:
     """Brings samples, score maps, notes and skipped pictures of all processes to the first one."""
-    pib = _find(run, Pib)
+    pib = run.find(Pib)
     maps = {} if pib is None else pib.score_maps
     parts = processes.gather((run.skipped, run.notes, run.samples, maps))
     run.skipped = sorted((entry for part in parts for entry in part[0]), key=lambda entry: entry.index)
@@ -279,137 +232,3 @@ def _gather_extras(run: _Run, processes: Processes) -> None:
     for part in parts:
         run.samples.update(part[2])
         maps.update(part[3])
-
-
-def _find(run: _Run, kind: type[Any]) -> Any:
-    return next((diagnostic for diagnostic in run.diagnostics if isinstance(diagnostic, kind)), None)
-
-
-def rows_of(diagnostics: Sequence[Diagnostic]) -> list[Row]:
-    """Every diagnostic's rows.
-
-    Linear algebra and k-means get one thread: the matrices are small, their waiting threads would fight torch's for the cores (a hundredfold
-    slowdown was seen), and one thread gives the same bits every time.
-    """
-    with threadpool_limits(1):
-        return [row for diagnostic in diagnostics for row in diagnostic.table()]
-
-
-def _table(run: _Run, source: PictureSource) -> pd.DataFrame:
-    rows = rows_of(run.diagnostics)
-    return to_frame(rows, run.backbone.label, source.label) if rows else tidy(pd.DataFrame(columns=COLUMNS))
-
-
-def _per_image(run: _Run, source: PictureSource) -> pd.DataFrame:
-    """Per-picture values of every series that is not of a single head."""
-    parts = []
-    for diagnostic in run.diagnostics:
-        columns, values = diagnostic.per_image()
-        names = np.array([source.name(index) for index in diagnostic.order], dtype=object)
-        for place, column in enumerate(columns):
-            if isinstance(column.head, int):
-                continue
-            defined = ~np.isnan(values[:, place])
-            part = pd.DataFrame({"name": names[defined], "value": values[defined, place]})
-            parts.append(
-                part.assign(
-                    analysis=diagnostic.name,
-                    metric=column.metric,
-                    layer=column.layer,
-                    head=column.head or "",
-                    token=column.token or "",
-                )
-            )
-    if not parts:
-        return pd.DataFrame(columns=PER_IMAGE_COLUMNS)
-    frame = pd.concat(parts, ignore_index=True).assign(model=run.backbone.label, data=source.label)
-    return frame[PER_IMAGE_COLUMNS]
-
-
-def _material(runs: list[_Run]) -> list[ModelMaterial]:
-    """The maps on the sample pictures; from the second model on, PCA components are turned towards the first's."""
-    material = []
-    first: dict[int, Any] = {}
-    for run in runs:
-        indices = sorted(run.samples)
-        pib, pca, norms = (_find(run, kind) for kind in (Pib, Pca, Norms))
-        scores = {}
-        if pib is not None:
-            scores = {
-                layer: np.stack([pib.score_maps[layer, index] for index in indices])
-                for layer in run.context.layers
-                if indices and (layer, indices[0]) in pib.score_maps
-            }
-        colours = {}
-        if pca is not None and indices:
-            for layer, (components, _) in pca.maps().items():
-                reference = first.setdefault(layer, components)
-                turned = components if reference is components else align(components, reference)
-                colours[layer] = to_rgb(turned)
-        histograms = {} if norms is None or not norms.order else norms.histograms()
-        pictures = [run.samples[index] for index in indices]
-        material.append(ModelMaterial(run.backbone.label, pictures, scores, colours, histograms))
-    return material
-
-
-def _manifest(
-    runs: list[_Run],
-    source: PictureSource,
-    settings: Settings,
-    indices: list[int],
-    device: torch.device,
-    processes: Processes,
-    seconds: float,
-) -> dict[str, Any]:
-    skipped = list(source.skipped) + [(entry.file, entry.reason) for entry in runs[0].skipped]
-    return {
-        "models": [_model_entry(run) for run in runs],
-        "data": [
-            {
-                "label": source.label,
-                "spec": source.spec,
-                "pictures": len(source),
-                "chosen": len(indices),
-                "measured": len(indices) - len(runs[0].skipped),
-                "provides": sorted(source.provides),
-                "skipped": [{"file": file, "reason": reason} for file, reason in skipped],
-                "notes": [{"file": file, "reason": note} for file, note in runs[0].notes],
-            }
-        ],
-        "analyses": {name: settings.options[name].model_dump() for name in settings.analyses},
-        "left_out": [
-            {"model": run.backbone.label, "what": left.what, "reason": left.reason}
-            for run in runs
-            for left in run.left_out
-        ],
-        "settings": {
-            "layers": settings.layers,
-            "fit": settings.fit,
-            "batch_size": settings.batch_size,
-            "workers": settings.workers,
-            "seed": settings.seed,
-        },
-        "versions": versions(),
-        "device": str(device),
-        "processes": processes.count,
-        "wall_seconds": round(seconds, 2),
-    }
-
-
-def _model_entry(run: _Run) -> dict[str, Any]:
-    entry = {"label": run.backbone.label, **run.backbone.describe()}
-    pib = _find(run, Pib)
-    if pib is not None:
-        entry["pib_query"], entry["pib_not_measured"] = pib.query, pib.dropped_pictures
-    return entry
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages whose numbers these are."""
-    found = {"python": platform.python_version()}
-    for name in ("diffusionlens", "torch", "torchvision", "timm", "numpy", "pandas", "scikit-learn", "pillow"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

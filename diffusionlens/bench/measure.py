@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from diffusionlens.analysis.diagnostic import Context, Diagnostic
-from diffusionlens.analysis.measure import feed, needed_layers, rows_of
+from diffusionlens.analysis.measure import feed, needed_layers
+from diffusionlens.analysis.outcome import rows_of
 from diffusionlens.analysis.registry import DIAGNOSTICS, make, parse_options
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.open_data import open_data

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from diffusionlens.analysis.measure import Measurement
+from diffusionlens.analysis.run import Measurement
 from diffusionlens.errors import InputError
 from diffusionlens.report.figures import draw_figures
 from diffusionlens.report.page import render_page

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from diffusionlens import measure
-from diffusionlens.analysis.measure import Measurement
+from diffusionlens.analysis.run import Measurement
 from diffusionlens.errors import InputError
 from diffusionlens.report import bundle
 from diffusionlens.report.bundle import write_bundle
