@@ -46,7 +46,9 @@ def tidy(frame: pd.DataFrame) -> pd.DataFrame:
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:
     """Writes `frame` as CSV, numbers with six significant digits, the same bytes for the same table."""
-    frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    frame.to_csv(
+        path, index=False, float_format="%.6g", lineterminator="\n", encoding="utf-8", errors="backslashreplace"
+    )
 
 
 def read_table(path: Path) -> pd.DataFrame:

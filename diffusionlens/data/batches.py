@@ -1,11 +1,15 @@
 """Pictures through a transform and into batches; what can't be read is skipped, counted and named."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from diffusionlens.data.sample import Batch, PictureSource, Sample, Transform, UnreadablePicture, collate
+from diffusionlens.data.sample import Batch, PictureSource, Sample, Transform, UnreadablePicture
 from diffusionlens.errors import InputError
 
 
@@ -47,11 +51,12 @@ def load_batches(
         PictureDataset(source, transform, indices),
         batch_size=batch_size,
         num_workers=workers,
-        collate_fn=_separate,
+        collate_fn=_pack,
         shuffle=False,
     )
     try:
-        yield from loader
+        for packed in loader:
+            yield _unpack(packed)
     except RuntimeError as error:
         if "DataLoader worker" in str(error):
             raise InputError(
@@ -61,7 +66,39 @@ def load_batches(
         raise
 
 
-def _separate(items: list[Sample | Skipped]) -> tuple[Batch | None, list[Skipped]]:
+# What is large travels stacked, in shared memory: one open file per batch and name. The many small tensors of a batch
+# (boxes and their properties) travel by value, as arrays, since each would need an open file too and those run out.
+_STACKED = ("image", "mask", "depth")
+
+
+@dataclass
+class _Packed:
+    stacked: dict[str, Tensor]
+    places: dict[str, list[int]]
+    """Which samples have the tensors stacked under that name."""
+    rest: list[dict[str, Any]]
+    skipped: list[Skipped]
+
+
+def _pack(items: list[Sample | Skipped]) -> _Packed:
     samples = [item for item in items if isinstance(item, Sample)]
-    skipped = [item for item in items if isinstance(item, Skipped)]
-    return (collate(samples) if samples else None), skipped
+    places = {key: [i for i, one in enumerate(samples) if getattr(one, key) is not None] for key in _STACKED}
+    stacked = {key: torch.stack([getattr(samples[i], key) for i in found]) for key, found in places.items() if found}
+    rest = []
+    for sample in samples:
+        values = {entry.name: getattr(sample, entry.name) for entry in fields(Sample) if entry.name not in _STACKED}
+        rest.append({key: v.numpy() if isinstance(v, Tensor) else v for key, v in values.items()})
+    return _Packed(stacked, places, rest, [item for item in items if isinstance(item, Skipped)])
+
+
+def _unpack(packed: _Packed) -> tuple[Batch | None, list[Skipped]]:
+    if not packed.rest:
+        return None, packed.skipped
+    values: list[dict[str, Any]] = [
+        {key: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for key, v in plain.items()}
+        for plain in packed.rest
+    ]
+    for key, tensors in packed.stacked.items():
+        for place, tensor in zip(packed.places[key], tensors, strict=True):
+            values[place][key] = tensor
+    return Batch(packed.stacked["image"], [Sample(**plain) for plain in values]), packed.skipped

@@ -1,22 +1,17 @@
 """`coco`: COCO instances, through pycocotools; crowds are flagged, masks of polygons and of both RLE forms."""
 
-import contextlib
-import io
-import json
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
+from math import isfinite
 from typing import Any
 
-import numpy as np
 import torch
-from pycocotools.coco import COCO
 from torch import Tensor
 
 from diffusionlens.data.boxes import BoxList
+from diffusionlens.data.coco_file import corner_and_size, instance_mask, read_coco, size_of
 from diffusionlens.data.layout import first_existing, inside, root_of
-from diffusionlens.data.open_picture import open_rgb
-from diffusionlens.data.sample import IGNORE, Picture, UnreadablePicture
+from diffusionlens.data.open_picture import open_annotated
+from diffusionlens.data.sample import IGNORE, Picture
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 
@@ -27,34 +22,41 @@ class Coco:
     """COCO pictures of one split, in the order of their ids.
 
     `category` counts the file's categories from 0, in the order of their ids. Masks: 0 background, 1 + category, smaller
-    objects over larger ones, 255 for crowds.
+    objects over larger ones; 255 for crowds where no single object lies on them, for objects of unknown class, and over
+    the box of an object without a usable outline. A file without any outline provides no masks.
     """
-
-    provides: frozenset[str] = frozenset({"boxes", "masks", "labels"})
 
     def __init__(self, spec: Spec) -> None:
         check_query(spec, _QUERY)
         root = root_of(spec)
         split = spec.query.get("split", "val2017")
-        annotations = first_existing(root, [f"annotations/instances_{split}.json"], f"instances of split '{split}'")
+        present = sorted(path.stem.removeprefix("instances_") for path in root.glob("annotations/instances_*.json"))
+        hint = f"; splits there: {', '.join(present)}" if present else ""
+        annotations = first_existing(
+            root, [f"annotations/instances_{split}.json"], f"instances of split '{split}'", hint
+        )
         self.folder = first_existing(root, [split, f"images/{split}"], f"pictures of split '{split}'")
         self.label = spec.label or f"coco-{split}"
         self.spec = spec.text
-        self.coco = _index(annotations)
-        categories = sorted(self.coco.dataset["categories"], key=lambda category: int(category["id"]))
-        self.classes: Sequence[str] = [str(category["name"]) for category in categories]
-        self._category = {category["id"]: place for place, category in enumerate(categories)}
+        content = read_coco(annotations)
+        self.classes: Sequence[str] = [str(category["name"]) for category in content.categories]
+        self._category = {category["id"]: place for place, category in enumerate(content.categories)}
+        self._instances = content.instances
         self.skipped: list[tuple[str, str]] = []
         self.pictures: list[dict[str, Any]] = []
-        for key in sorted(self.coco.imgs):
-            picture = self.coco.imgs[key]
-            file = inside(self.folder, str(picture["file_name"]))
+        for picture in content.images:
+            name = str(picture["file_name"])
+            file = inside(self.folder, name)
             if file is None or not file.is_file():
-                self.skipped.append((str(picture["file_name"]), "listed, but the file does not exist"))
+                self.skipped.append((name, "listed, but the file does not exist"))
+            elif size_of(picture) is None:
+                self.skipped.append((name, "its entry states no width and height in pixels"))
             else:
                 self.pictures.append(picture)
         if not self.pictures:
             raise InputError(f"{annotations} lists no picture that exists in {self.folder}")
+        outlined = any(instance.get("segmentation") for found in self._instances.values() for instance in found)
+        self.provides: frozenset[str] = frozenset({"boxes", "labels"} | ({"masks"} if outlined else set()))
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -64,77 +66,62 @@ class Coco:
 
     def open(self, index: int) -> Picture:
         entry = self.pictures[index]
-        name = str(entry["file_name"])
-        size = (int(entry["width"]), int(entry["height"]))
-        image = open_rgb(self.folder / name, size)
-        if size != image.size:
-            found = f"{image.width}x{image.height}"
-            raise UnreadablePicture(name, f"the picture is {found}, its annotation says {size[0]}x{size[1]}")
+        name = self.name(index)
+        image = open_annotated(self.folder / name, size_of(entry))
         boxes = BoxList(*image.size)
-        mask = torch.zeros(image.height, image.width, dtype=torch.int64)
-        instances = self.coco.loadAnns(self.coco.getAnnIds(imgIds=entry["id"]))
-        for instance in sorted(instances, key=_area, reverse=True):
+        painting = _Painting(image.height, image.width)
+        for instance in self._instances.get(entry["id"], []):
             what = f"instance {instance.get('id')}"
-            category = self._category.get(instance.get("category_id"))
-            x, y, width, height = _corner_and_size(instance)
+            x, y, width, height = corner_and_size(instance)
+            box = (x, y, x + width, y + height)
+            key, crowd = instance.get("category_id"), instance.get("iscrowd") or 0
+            category = self._category.get(key) if isinstance(key, int | str) else None
+            outline = instance_mask(instance, (image.height, image.width)) if "masks" in self.provides else None
             if category is None:
-                boxes.notes.append(f"{what}: unknown category {instance.get('category_id')}")
+                boxes.notes.append(f"{what}: unknown category {key}")
+                painting.add(outline, box, None)
                 continue
-            crowd = bool(instance.get("iscrowd", 0))
-            boxes.add((x, y, x + width, y + height), category, crowd=crowd, what=what)
-            inside_object = self._mask(instance, (image.height, image.width))
-            if inside_object is None:
+            if crowd not in (0, 1):
+                boxes.notes.append(f"{what}: iscrowd is {str(crowd)[:20]!r}, wanted 0 or 1")
+                painting.add(outline, box, None)
+                continue
+            boxes.add(box, category, crowd=bool(crowd), what=what)
+            if outline is None and "masks" in self.provides:
                 boxes.notes.append(f"{what}: its segmentation is not understood")
-            else:
-                mask[inside_object] = IGNORE if crowd else category + 1
+            painting.add(outline, box, None if crowd else category + 1)
+        mask = painting.mask() if "masks" in self.provides else None
         return Picture(image, name, boxes.only_category, mask=mask, **boxes.fields())  # type: ignore[arg-type]
 
-    def _mask(self, instance: dict[str, Any], size: tuple[int, int]) -> Tensor | None:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of pycocotools' own use of NumPy 2
-                found = np.asarray(self.coco.annToMask(instance), dtype=bool)
-        except Exception:  # pycocotools' C code raises of every kind on a damaged polygon or RLE
-            return None
-        return torch.from_numpy(found) if found.shape == size else None
 
+class _Painting:
+    """Instances laid over each other: what is unclear first, then objects from the largest to the smallest."""
 
-def _index(path: Path) -> COCO:
-    """The annotations, checked before pycocotools sees them, so that a damaged file is one clear line."""
-    try:
-        content = json.loads(path.read_text())
-    except (ValueError, OSError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not valid JSON ({' '.join(str(error).split())[:120]}); download it again"
-        ) from None
-    wanted = {
-        "images": ("id", "file_name", "width", "height"),
-        "annotations": ("image_id",),
-        "categories": ("id", "name"),
-    }
-    for part, keys in wanted.items():
-        entries = content.get(part) if isinstance(content, dict) else None
-        if not isinstance(entries, list):
-            raise InputError(f"{path} has no list '{part}'; wanted COCO instances (images, annotations, categories)")
-        for place, entry in enumerate(entries):
-            lacking = [key for key in keys if not isinstance(entry, dict) or key not in entry]
-            if lacking:
-                raise InputError(f"{path}: entry {place} of '{part}' lacks {', '.join(lacking)}; not COCO instances")
-    coco = COCO()
-    coco.dataset = content
-    with contextlib.redirect_stdout(io.StringIO()):
-        coco.createIndex()
-    return coco
+    def __init__(self, height: int, width: int) -> None:
+        self.unclear = torch.zeros(height, width, dtype=torch.bool)
+        self.objects: list[tuple[Tensor, int]] = []
 
+    def add(self, outline: Tensor | None, box: tuple[float, float, float, float], value: int | None) -> None:
+        """An object of class `value` (None: to be ignored); without an outline all of its box is unclear."""
+        if outline is not None and value is not None:
+            self.objects.append((outline, value))
+        elif outline is not None:
+            self.unclear |= outline
+        else:
+            self.unclear |= self._pixels(box)
 
-def _corner_and_size(instance: dict[str, Any]) -> tuple[float, float, float, float]:
-    try:
-        x, y, width, height = (float(value) for value in instance["bbox"])
-    except (KeyError, TypeError, ValueError):
-        return (float("nan"),) * 4
-    return x, y, width, height
+    def _pixels(self, box: tuple[float, float, float, float]) -> Tensor:
+        """Every pixel that a box touches, none for one without area; all of them when it is not finite."""
+        height, width = self.unclear.shape
+        if not all(isfinite(value) for value in box):
+            return torch.ones_like(self.unclear)
+        x0, x1, y0, y1 = *sorted((box[0], box[2])), *sorted((box[1], box[3]))
+        rows, columns = torch.arange(height)[:, None], torch.arange(width)[None]
+        return (rows + 1 > y0) & (rows < y1) & (columns + 1 > x0) & (columns < x1)
 
-
-def _area(instance: dict[str, Any]) -> float:
-    _, _, width, height = _corner_and_size(instance)
-    return width * height if width * height == width * height else 0.0
+    def mask(self) -> Tensor:
+        """int64 [H,W]."""
+        mask = torch.zeros(self.unclear.shape, dtype=torch.int64)
+        mask[self.unclear] = IGNORE
+        for outline, value in sorted(self.objects, key=lambda entry: int(entry[0].sum()), reverse=True):
+            mask[outline] = value
+        return mask

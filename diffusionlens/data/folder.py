@@ -5,44 +5,52 @@ from pathlib import Path
 
 from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.layout import class_folders, pictures_below, refuse_empty, root_of
-from diffusionlens.data.open_picture import open_rgb
+from diffusionlens.data.open_picture import open_annotated
 from diffusionlens.data.sample import Picture
-from diffusionlens.data.voc_xml import read_voc_xml
+from diffusionlens.data.voc_xml import match_xml, read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 
 _QUERY = {"boxes": "folder of VOC-style XML files with the pictures' names; default: beside each picture"}
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 
 class Folder:
-    """Every picture below a folder. Labels are the names of the first folders, where all pictures lie in such.
+    """Every picture below a folder. Labels are the names of the first folders, where all pictures lie in such and these
+    are not merely splits (train, val, test).
 
-    Boxes come from NAME.xml beside NAME.jpg, or from ?boxes=FOLDER; a picture without one has no boxes.
+    Boxes come from NAME.xml beside NAME.jpg, or from ?boxes=FOLDER (same path below it, or same name where only one
+    picture has it); a picture without one has no boxes. `category` is -1 where a box's name is not one of the classes.
     """
 
     def __init__(self, spec: Spec) -> None:
         check_query(spec, _QUERY)
         self.folder = root_of(spec)
-        self.label = spec.label or self.folder.resolve().name
+        self.label = spec.label or self.folder.resolve().name or "folder"
         self.spec = spec.text
-        self.skipped: list[tuple[str, str]] = []
-        self.pictures = pictures_below(self.folder)
-        refuse_empty(self.pictures, self.folder, "pictures")
+        pictures = pictures_below(self.folder)
+        refuse_empty(pictures, self.folder, "pictures")
         given = spec.query.get("boxes")
-        if given is not None and not Path(given).expanduser().is_dir():
+        boxes = self.folder if given is None else Path(given).expanduser()
+        if not boxes.is_dir():
             raise InputError(f"?boxes={given} is not a folder; wanted the XML annotations of {self.folder}")
-        self.boxes = None if given is None else Path(given).expanduser()
-        all_in_folders = all(len(path.relative_to(self.folder).parts) > 1 for path in self.pictures)
-        self.classes: Sequence[str] = class_folders(self.folder) if all_in_folders else []
-        with_boxes = any(self._annotation(path).is_file() for path in self.pictures)
-        if given is not None and not with_boxes:
+        self._annotations, unclear = match_xml(pictures, self.folder, boxes)
+        if given is not None and not self._annotations:
             raise InputError(f"?boxes={given} holds no XML with the name of a picture in {self.folder}")
+        self.skipped: list[tuple[str, str]] = [
+            (path.relative_to(self.folder).as_posix(), f"several pictures or XML files are named {path.stem}")
+            for path in unclear
+        ]
+        left_out = set(unclear)
+        self.pictures = [path for path in pictures if path not in left_out]
+        self.classes: Sequence[str] = []
+        if all(len(path.relative_to(self.folder).parts) > 1 for path in pictures):
+            folders = class_folders(self.folder)
+            self.classes = [] if {name.lower() for name in folders} <= _SPLITS else folders
+        self._number = {name: place for place, name in enumerate(self.classes)}
         self.provides: frozenset[str] = frozenset(
-            ({"boxes"} if with_boxes else set()) | ({"labels"} if self.classes else set())
+            ({"boxes"} if self._annotations else set()) | ({"labels"} if self.classes else set())
         )
-
-    def _annotation(self, picture: Path) -> Path:
-        return picture.with_suffix(".xml") if self.boxes is None else self.boxes / f"{picture.stem}.xml"
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -52,12 +60,12 @@ class Folder:
 
     def open(self, index: int) -> Picture:
         path = self.pictures[index]
-        annotation = self._annotation(path)
-        size, objects = read_voc_xml(annotation) if annotation.is_file() else (None, [])
-        image = open_rgb(path, size)
+        annotation = self._annotations.get(path)
+        size, objects = read_voc_xml(annotation) if annotation is not None else (None, [])
+        image = open_annotated(path, size)
         boxes = BoxList(*image.size)
         for entry in objects:
-            category = self.classes.index(entry.name) if entry.name in self.classes else -1
+            category = self._number.get(entry.name, -1)
             boxes.add(entry.box, category, difficult=entry.difficult, what=entry.name or "object")
-        label = self.classes.index(path.relative_to(self.folder).parts[0]) if self.classes else None
+        label = self._number[path.relative_to(self.folder).parts[0]] if self.classes else None
         return Picture(image, self.name(index), label, **boxes.fields())  # type: ignore[arg-type]

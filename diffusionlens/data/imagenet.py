@@ -7,11 +7,14 @@ from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.layout import class_folders, first_existing, pictures_below, refuse_empty, root_of
 from diffusionlens.data.open_picture import open_rgb
 from diffusionlens.data.sample import Picture, UnreadablePicture
-from diffusionlens.data.voc_xml import read_voc_xml
+from diffusionlens.data.voc_xml import match_xml, read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 
 _QUERY = {"split": "train or val, default val", "boxes": "folder of the XML annotations"}
+
+# Sides rounded to whole pixels change the shape of a scaled picture a little; more is another picture.
+_SHAPE_TOLERANCE = 0.02
 
 
 class ImageNet:
@@ -38,12 +41,15 @@ class ImageNet:
         self.pictures = pictures
         self.classes: Sequence[str] = folders
         if self.boxes is not None:
-            self._annotations = {path.stem: path for path in sorted(self.boxes.rglob("*.xml"))}
-            with_boxes = [path for path in pictures if path.stem in self._annotations]
-            self.skipped = [(path.name, "no XML annotation") for path in pictures if path.stem not in self._annotations]
-            if not with_boxes:
+            self._annotations, unclear = match_xml(pictures, folder, self.boxes)
+            self.pictures = [path for path in pictures if path in self._annotations]
+            several = set(unclear)
+            for path in pictures:
+                if path not in self._annotations:
+                    why = f"several pictures or XML files are named {path.stem}" if path in several else None
+                    self.skipped.append((path.relative_to(folder).as_posix(), why or "no XML annotation"))
+            if not self.pictures:
                 raise InputError(f"{self.boxes} holds no XML of a picture in {folder}; give the right ?boxes=FOLDER")
-            self.pictures = with_boxes
             if not folders:
                 self.classes = self._classes_of_annotations()
         labelled = {"labels"} if self.classes else set()
@@ -59,14 +65,17 @@ class ImageNet:
             return given
         usual = [f"Annotations/CLS-LOC/{split}", f"ILSVRC/Annotations/CLS-LOC/{split}", f"Annotations/{split}"]
         usual += [f"{split}_boxes", f"{split}_xml"]
-        found = [root / name for name in usual if (root / name).is_dir()]
-        return found[0] if found else None
+        candidates = [root / name for name in usual]
+        above = folder.resolve().parents
+        if [parent.name for parent in above[:2]] == ["CLS-LOC", "Data"]:  # the root may be given as .../Data/CLS-LOC
+            candidates.append(above[2] / "Annotations" / "CLS-LOC" / split)
+        return next((candidate for candidate in candidates if candidate.is_dir()), None)
 
     def _classes_of_annotations(self) -> list[str]:
         names = set()
         for picture in self.pictures:
             try:
-                names |= {entry.name for entry in read_voc_xml(self._annotations[picture.stem])[1][:1]}
+                names |= {entry.name for entry in read_voc_xml(self._annotations[picture])[1][:1] if entry.name}
             except UnreadablePicture:
                 continue  # said again, by name, when the picture is opened
         return sorted(names)
@@ -79,11 +88,15 @@ class ImageNet:
 
     def open(self, index: int) -> Picture:
         path = self.pictures[index]
-        size, objects = (None, []) if self.boxes is None else read_voc_xml(self._annotations[path.stem])
+        size, objects = (None, []) if self.boxes is None else read_voc_xml(self._annotations[path])
         image = open_rgb(path, size)
         boxes = BoxList(*image.size)
         # ImageNet's stated size is wrong for some files; its boxes are in the pixels of the stated size.
         scale = (1.0, 1.0) if size is None else (image.width / size[0], image.height / size[1])
+        if size is not None and abs(scale[0] / scale[1] - 1) > _SHAPE_TOLERANCE:
+            found = f"{image.width}x{image.height}"
+            reason = f"the picture is {found}, its annotation says {size[0]}x{size[1]}: another shape"
+            raise UnreadablePicture(str(path), reason)
         for entry in objects:
             category = self._number.get(entry.name, -1)
             x0, y0, x1, y1 = entry.box

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusionlens.data.boxes import BoxList
-from diffusionlens.data.layout import class_folders, first_existing, inside, root_of
+from diffusionlens.data.layout import class_folders, first_existing, inside, pictures_below, root_of
 from diffusionlens.data.open_picture import open_rgb
 from diffusionlens.data.sample import Picture
 from diffusionlens.errors import InputError
@@ -24,7 +24,8 @@ class _Entry:
 class TinyImageNet:
     """Tiny-ImageNet pictures of one split.
 
-    Box files give the first and the last pixel, counted from 0 and both inside (0 0 63 63 is the whole picture).
+    Box files give the first and the last pixel, counted from 0 and both inside: 0 0 63 63 is the whole picture, 64 never
+    occurs. Pictures that the box files do not list are skipped and named.
     """
 
     provides: frozenset[str] = frozenset({"boxes", "labels"})
@@ -47,37 +48,53 @@ class TinyImageNet:
             )
         listed = root / "wnids.txt"
         present = {entry.wnid for entry in self._entries}
-        self.classes: Sequence[str] = sorted(set(listed.read_text().split()) | present if listed.is_file() else present)
+        self.classes: Sequence[str] = sorted(
+            set(listed.read_text(encoding="utf-8").split()) | present if listed.is_file() else present
+        )
         self._number = {name: place for place, name in enumerate(self.classes)}
 
     def _by_class(self, folder: Path) -> list[_Entry]:
         entries: list[_Entry] = []
         for wnid in class_folders(folder):
+            named: set[str] = set()
             listing = folder / wnid / f"{wnid}_boxes.txt"
             if not listing.is_file():
                 self.skipped.append((f"{folder.name}/{wnid}", f"no {listing.name}"))
                 continue
-            for line in listing.read_text(errors="replace").splitlines():
-                name, *box = line.split("\t")
+            for line in listing.read_text(encoding="utf-8", errors="replace").splitlines():
+                name, *box = line.split() or [""]
+                named.add(name)
                 self._append(entries, folder / wnid / "images", name, wnid, box)
+            self._name_unlisted(folder / wnid / "images", named, listing)
         return entries
 
     def _original(self, folder: Path, listing: Path) -> list[_Entry]:
         entries: list[_Entry] = []
-        for line in listing.read_text(errors="replace").splitlines():
-            name, *rest = line.split("\t")
+        named: set[str] = set()
+        for line in listing.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, *rest = line.split() or [""]
             if rest:
+                named.add(name)
                 self._append(entries, folder / "images", name, rest[0], rest[1:])
+        self._name_unlisted(folder / "images", named, listing)
         return entries
 
+    def _name_unlisted(self, folder: Path, named: set[str], listing: Path) -> None:
+        present = pictures_below(folder) if folder.is_dir() else []
+        self.skipped += [
+            (path.relative_to(self.root).as_posix(), f"not in {listing.name}")
+            for path in present
+            if path.name not in named
+        ]
+
     def _append(self, entries: list[_Entry], folder: Path, name: str, wnid: str, box: list[str]) -> None:
-        path = inside(folder, name)
-        if not name.strip():
+        if not name:
             return
+        path = inside(folder, name)
         if path is None or not path.is_file():
             self.skipped.append((name, "listed, but the file does not exist"))
         else:
-            entries.append(_Entry(folder / name, wnid, tuple(box)))
+            entries.append(_Entry(path, wnid, tuple(box)))
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -1,7 +1,7 @@
 """What a model asks of a picture: one size, normalised. Boxes, mask and depth go exactly where the picture goes."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from PIL import Image
@@ -9,12 +9,16 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from diffusionlens.data.sample import IGNORE, Picture, Sample
+from diffusionlens.data.sample import IGNORE, Picture, Sample, UnreadablePicture
+from diffusionlens.errors import InputError
 
 Fit = Literal["crop", "squash", "pad"]
 
 # The convention of ImageNet evaluation: scale so that 224 pixels of 256 remain in the middle.
 _CROP_SHARE = (224, 256)
+
+# 200 MB as RGB; a crop of 224 reaches it at an aspect of 1 : 1000.
+_MOST_PIXELS = 2**26
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class FitTransform:
     `fit`: crop scales the picture so that it covers `size` x 256/224 (for a square size: shorter side to size x 256/224,
     as torchvision's Resize does) and cuts the centre; squash scales the whole picture to `size`; pad scales the whole
     picture into `size` and centres it on the model's mean colour, the border's mask being ignored.
+
+    Raises:
+        InputError: `fit` or `interpolation` is none.
+        UnreadablePicture: when called, a picture so narrow that the scaled one would fill the memory.
     """
 
     size: tuple[int, int]
@@ -41,16 +49,28 @@ class FitTransform:
     fit: Fit = "crop"
     interpolation: str = "bicubic"
 
+    def __post_init__(self) -> None:
+        if self.fit not in get_args(Fit):
+            raise InputError(f"'{self.fit}' is no way to fit a picture; wanted {', '.join(get_args(Fit))}")
+        known = [mode.value for mode in InterpolationMode]
+        if self.interpolation not in known:
+            raise InputError(f"'{self.interpolation}' is no interpolation; wanted one of {', '.join(known)}")
+
     def __call__(self, picture: Picture, index: int) -> Sample:
         width, height = picture.image.size
         placed = self._placement(height, width)
-        image = transforms.pil_to_tensor(self._scale(picture.image, placed.scaled)).float() / 255
+        if placed.scaled[0] * placed.scaled[1] > _MOST_PIXELS:
+            scaled = f"{placed.scaled[1]}x{placed.scaled[0]}"
+            raise UnreadablePicture(picture.name, f"{width}x{height} is too narrow: {self.fit} would make it {scaled}")
+        there, here = self._windows(placed)
+        image = transforms.pil_to_tensor(self._scale(picture.image, placed.scaled))[:, there[0], there[1]].float() / 255
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
-        image = self._place((image - mean) / std, placed, fill=0.0)
+        canvas = torch.zeros(3, *self.size)  # the mean colour, once normalised
+        canvas[:, here[0], here[1]] = (image - mean) / std
         boxes, kept = self._boxes(picture.boxes, (height, width), placed)
         areas = (picture.boxes[:, 2] - picture.boxes[:, 0]) * (picture.boxes[:, 3] - picture.boxes[:, 1])
         return Sample(
-            image=image,
+            image=canvas,
             name=picture.name,
             index=index,
             original_size=(height, width),
@@ -90,24 +110,34 @@ class FitTransform:
 
     def _map(self, values: Tensor, placed: _Placement, fill: float) -> Tensor:
         """A mask or depth map, to the nearest pixel: values are never mixed."""
-        scaled = transforms.resize(values[None], list(placed.scaled), InterpolationMode.NEAREST_EXACT)
-        return self._place(scaled, placed, fill)[0]
-
-    def _place(self, scaled: Tensor, placed: _Placement, fill: float) -> Tensor:
-        rows, columns = self.size
-        (top, left), (height, width) = placed.offset, placed.scaled
-        result = scaled.new_full((scaled.shape[0], rows, columns), fill)
-        here = (slice(max(top, 0), min(top + height, rows)), slice(max(left, 0), min(left + width, columns)))
-        there = (slice(here[0].start - top, here[0].stop - top), slice(here[1].start - left, here[1].stop - left))
-        result[:, here[0], here[1]] = scaled[:, there[0], there[1]]
+        scaled = transforms.resize(values[None], list(placed.scaled), InterpolationMode.NEAREST_EXACT)[0]
+        there, here = self._windows(placed)
+        result = scaled.new_full(self.size, fill)
+        result[here] = scaled[there]
         return result
 
+    def _windows(self, placed: _Placement) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+        """The rows and columns of the scaled picture that are kept, and where they lie in the result."""
+        here = tuple(
+            slice(max(start, 0), min(start + length, limit))
+            for start, length, limit in zip(placed.offset, placed.scaled, self.size, strict=True)
+        )
+        there = tuple(
+            slice(part.start - start, part.stop - start) for part, start in zip(here, placed.offset, strict=True)
+        )
+        return (there[0], there[1]), (here[0], here[1])
+
     def _boxes(self, boxes: Tensor, size: tuple[int, int], placed: _Placement) -> tuple[Tensor, Tensor]:
-        """Boxes in the result, clipped to it, and which of them are left."""
-        factor = (placed.scaled[0] / size[0], placed.scaled[1] / size[1])
-        across, down = torch.tensor([factor[1], factor[0]] * 2), torch.tensor([placed.offset[1], placed.offset[0]] * 2)
-        moved = boxes * across + down
-        limits = torch.tensor([self.size[1], self.size[0]] * 2, dtype=moved.dtype)
-        clipped = moved.clamp(min=0).minimum(limits)
+        """Boxes in the result, clipped to it, and which of them are left.
+
+        In float64 and with the division last: what lies on a pixel's edge stays on it, so that a box that ends
+        where the crop begins leaves no sliver.
+        """
+        (rows, columns), (top, left) = placed.scaled, placed.offset
+        across = torch.tensor([columns, rows] * 2, dtype=torch.float64)
+        whole = torch.tensor([size[1], size[0]] * 2, dtype=torch.float64)
+        moved = boxes.double() * across / whole + torch.tensor([left, top] * 2, dtype=torch.float64)
+        limits = torch.tensor([self.size[1], self.size[0]] * 2, dtype=torch.float64)
+        clipped = moved.clamp(min=0).minimum(limits).float()
         kept = (clipped[:, 2] > clipped[:, 0]) & (clipped[:, 3] > clipped[:, 1])
         return clipped[kept], kept

@@ -64,13 +64,15 @@ def last_layer_rows(results: pd.DataFrame, analysis: str, models: Sequence[str])
     found = []
     for model in models:
         own = rows[rows["model"] == model]
+        if own.empty:
+            continue
         last = own[own["layer"] == own["layer"].max()]
         for metric, token, heading in KEY_METRICS[analysis]:
             chosen = last[last["metric"] == metric]
             if token is not None:  # "valley" also stands for "valley (unimodal)"
-                chosen = chosen[chosen["token"].str.partition(" (")[0] == token]
+                chosen = chosen[chosen["token"].map(lambda name: name.partition(" (")[0]) == token]
             found.append(chosen.head(1).assign(heading=heading))
-    return pd.concat(found)
+    return pd.concat(found) if found else rows.assign(heading="")
 
 
 def by_layer_table(results: pd.DataFrame, analysis: str, model: str) -> pd.DataFrame:

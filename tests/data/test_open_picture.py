@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusionlens.data.open_picture import open_index_mask, open_rgb
+from diffusionlens.data.open_picture import open_annotated, open_index_mask, open_rgb
 from diffusionlens.data.sample import UnreadablePicture
 
 RAMP = np.linspace(0, 255, 60, dtype=np.uint8).reshape(6, 10)
@@ -50,17 +50,93 @@ def test_cmyk(tmp_path: Path) -> None:
     assert max(green, blue) < 15
 
 
+SHOWN = {
+    1: RAMP,
+    2: RAMP[:, ::-1],
+    3: RAMP[::-1, ::-1],
+    4: RAMP[::-1],
+    5: RAMP.T,
+    6: np.rot90(RAMP, -1),
+    7: np.rot90(RAMP, 2).T,
+    8: np.rot90(RAMP, 1),
+}
+"""RAMP as the EXIF standard says that a viewer shows it, by orientation."""
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff", "webp"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation(orientation: int, tmp_path: Path) -> None:
+def test_exif_orientation(orientation: int, suffix: str, tmp_path: Path) -> None:
     """A picture 10 wide and 6 high; rotated ones stand upright, except where the annotation is of the stored file."""
     exif = Image.Exif()
     exif[0x0112] = orientation
-    path = saved(Image.fromarray(RAMP).convert("RGB"), tmp_path / "e.png", exif=exif)
-    upright = (6, 10) if orientation >= 5 else (10, 6)
-    assert open_rgb(path).size == upright
-    assert open_rgb(path, upright).size == upright
+    lossless = {"lossless": True} if suffix == "webp" else {}
+    path = saved(Image.fromarray(RAMP).convert("RGB"), tmp_path / f"e.{suffix}", exif=exif, **lossless)
+    shown = SHOWN[orientation]
+    for annotated in (None, shown.shape[::-1], (99, 99)):
+        assert (np.asarray(open_rgb(path, annotated))[..., 0] == shown).all()
     if orientation >= 5:
         assert (np.asarray(open_rgb(path, (10, 6)))[..., 0] == RAMP).all()
+
+
+def test_a_square_picture_stands_upright(tmp_path: Path) -> None:
+    """Its size can't say which way the annotation saw it, so the standard does."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = saved(Image.fromarray(RAMP[:6, :6]), tmp_path / "s.png", exif=exif)
+    assert (np.asarray(open_rgb(path, (6, 6)))[..., 0] == np.rot90(RAMP[:6, :6], -1)).all()
+
+
+def test_damaged_exif_leaves_the_pixels(tmp_path: Path) -> None:
+    path = saved(Image.fromarray(RAMP), tmp_path / "d.png", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12")
+    assert (np.asarray(open_rgb(path))[..., 0] == RAMP).all()
+
+
+def test_the_annotated_size_is_held_against_the_picture(tmp_path: Path) -> None:
+    path = saved(Image.fromarray(RAMP), tmp_path / "a.png")
+    assert open_annotated(path, (10, 6)).size == open_annotated(path, None).size == (10, 6)
+    with pytest.raises(UnreadablePicture, match="the picture is 10x6, its annotation says 6x10"):
+        open_annotated(path, (6, 10))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.array([[0, 100_000]], np.int32), "white is unknown"),
+        (np.array([[-1, 5]], np.int32), "white is unknown"),
+        (np.array([[np.nan, 0.5]], np.float32), "of the mode F"),
+    ],
+)
+def test_numbers_without_a_known_white_are_refused(values: np.ndarray, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreadablePicture, match=reason):
+        open_rgb(saved(Image.fromarray(values), tmp_path / "x.tiff"))
+
+
+def test_a_colour_marked_transparent(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (2, 1), (10, 20, 30))
+    picture.putpixel((1, 0), (40, 50, 60))
+    opened = open_rgb(saved(picture, tmp_path / "t.png", transparency=(10, 20, 30)))
+    assert [opened.getpixel((x, 0)) for x in (0, 1)] == [(255, 255, 255), (40, 50, 60)]
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "bmp", "webp", "tiff", "ppm"])
+def test_flipped_bytes_are_a_picture_or_named(suffix: str, tmp_path: Path) -> None:
+    """Whatever a damaged disk makes of a file: RGB, or `UnreadablePicture` in one line."""
+    rng = np.random.default_rng(0)
+    whole = saved(Image.fromarray(rng.integers(0, 255, (12, 9, 3), dtype=np.uint8)), tmp_path / f"w.{suffix}")
+    content, path = whole.read_bytes(), tmp_path / f"x.{suffix}"
+    outcomes = set()
+    for _ in range(150):
+        damaged = bytearray(content[: rng.integers(1, len(content) + 1)] if rng.random() < 0.3 else content)
+        for place in rng.integers(0, min(len(damaged), 120), 3):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            outcomes.add(open_rgb(path).mode)
+        except UnreadablePicture as error:
+            assert "\n" not in error.reason
+            outcomes.add("refused")
+    assert outcomes <= {"RGB", "refused"}
+    assert "refused" in outcomes
 
 
 @pytest.mark.parametrize("kind", ["text", "empty", "cut", "missing", "folder"])
@@ -102,3 +178,11 @@ def test_masks_keep_their_indexes(tmp_path: Path) -> None:
     rgb = saved(Image.new("RGB", (3, 2)), tmp_path / "rgb.png")
     with pytest.raises(UnreadablePicture, match="has the mode RGB"):
         open_index_mask(rgb, (3, 2))
+    decimals = saved(Image.fromarray(np.array([[0.5, 1.7]], np.float32)), tmp_path / "f.tiff")
+    with pytest.raises(UnreadablePicture, match="has the mode F"):
+        open_index_mask(decimals)
+
+
+def test_masks_of_sixteen_bits_keep_their_values(tmp_path: Path) -> None:
+    values = np.array([[0, 300], [65535, 7]], np.uint16)
+    assert open_index_mask(saved(Image.fromarray(values), tmp_path / "d.png")).tolist() == values.tolist()

@@ -147,7 +147,7 @@ def test_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert first.mask[15, 15] == 1
     assert second.crowd.tolist() == [True]
     assert second.mask is not None
-    assert (second.mask == 255).sum() == 100
+    assert (second.mask == 255).sum() == 100 + 4  # the crowd, and the box of what has an unknown class and no outline
     assert second.label is None  # a crowd is no object
     assert any("unknown category 99" in note for note in second.notes)
     assert any("no area" in note for note in second.notes)

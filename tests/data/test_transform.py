@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
-from diffusionlens.data.sample import Picture
+from diffusionlens.data.sample import Picture, UnreadablePicture
 from diffusionlens.data.transform import Fit, FitTransform
+from diffusionlens.errors import InputError
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
 
@@ -110,3 +111,51 @@ def test_a_box_outside_the_crop_is_gone_but_counted() -> None:
     sample = FitTransform((56, 56), MEAN, STD)(painted(400, 100, (0, 0, 40, 100)), 0)
     assert len(sample.boxes) == len(sample.category) == len(sample.crowd) == len(sample.box_area) == 0
     assert sample.objects == 1
+
+
+@pytest.mark.parametrize("size", [32, 96, 98, 112, 225, 448, 518])
+def test_crop_of_every_size_is_torchvisions(size: int) -> None:
+    rng = np.random.default_rng(size)
+    image = Image.fromarray(rng.integers(0, 255, (211, 307, 3), dtype=np.uint8))
+    mode = v2.InterpolationMode.BICUBIC
+    oracle = v2.CenterCrop(size)(v2.Resize(int(size * 256 / 224), interpolation=mode, antialias=True)(image))
+    sample = FitTransform((size, size), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))(Picture(image, "p"), 0)
+    assert (sample.image.mul(255).round().byte().permute(1, 2, 0).numpy() == np.asarray(oracle)).all()
+
+
+@given(width=st.integers(1, 900), height=st.integers(1, 900), size=st.sampled_from([96, 112, 224]))
+@settings(max_examples=150, deadline=None)
+def test_the_box_of_the_whole_picture_is_exact(width: int, height: int, size: int) -> None:
+    """No rounding may cut a hair off it, nor leave a hair of a box that ends where the crop begins."""
+    transform = FitTransform((size, size), MEAN, STD, "squash")
+    boxes = torch.tensor([[0.0, 0.0, width, height]])
+    moved, kept = transform._boxes(boxes, (height, width), transform._placement(height, width))
+    assert moved.tolist() == [[0, 0, size, size]]
+    assert kept.tolist() == [True]
+
+
+def test_a_box_that_ends_at_the_edge_of_the_crop_leaves_no_sliver() -> None:
+    """640 x 320 becomes 512 x 256, of which the columns 144 .. 368 stay: 180 .. 460 of the original."""
+    for scale in (1, 7, 13):
+        width, height = 640 * scale, 320 * scale
+        edge = 180 * scale  # 144 / 512 of the width
+        sample = FitTransform((224, 224), MEAN, STD)._boxes(
+            torch.tensor([[0.0, 0, edge, height], [width - edge, 0, width, height]]),
+            (height, width),
+            FitTransform((224, 224), MEAN, STD)._placement(height, width),
+        )
+        assert sample[1].tolist() == [False, False]
+
+
+def test_a_needle_is_named_before_it_fills_the_memory() -> None:
+    with pytest.raises(UnreadablePicture, match=r"1x3000 is too narrow: crop would make it 256x768000"):
+        FitTransform((224, 224), MEAN, STD)(Picture(Image.new("RGB", (1, 3000)), "needle"), 0)
+    padded = FitTransform((224, 224), MEAN, STD, "pad")(Picture(Image.new("RGB", (1, 3000)), "needle"), 0)
+    assert padded.image.shape == (3, 224, 224)
+
+
+def test_options_that_do_not_exist() -> None:
+    with pytest.raises(InputError, match="'fill' is no way to fit a picture; wanted crop, squash, pad"):
+        FitTransform((8, 8), MEAN, STD, "fill")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'cubic' is no interpolation"):
+        FitTransform((8, 8), MEAN, STD, interpolation="cubic")
