@@ -128,9 +128,9 @@ def test_voc_lists(tmp_path: Path) -> None:
     assert len(open_data(f"voc:{tmp_path}")) == 2
     assert [open_data(f"voc:{tmp_path}?split=cat_val").name(0)] == ["a"]
     assert len(open_data(f"voc:{tmp_path}?split=cat_val")) == 1
-    with pytest.raises(InputError, match="no list of split 'test': .*; splits there: val$"):
+    with pytest.raises(InputError, match=r"no list of split 'test': .*; splits there: val$"):
         open_data(f"voc:{tmp_path}?split=test")
-    with pytest.raises(InputError, match="looked for ImageSets/Segmentation/val.txt"):
+    with pytest.raises(InputError, match=r"looked for ImageSets/Segmentation/val\.txt"):
         open_data(f"voc:{tmp_path}?task=segmentation")
 
 
