@@ -159,3 +159,15 @@ def test_options_that_do_not_exist() -> None:
         FitTransform((8, 8), MEAN, STD, "fill")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="'cubic' is no interpolation"):
         FitTransform((8, 8), MEAN, STD, interpolation="cubic")
+
+
+def test_maps_take_the_value_under_each_pixels_centre() -> None:
+    values = torch.arange(30 * 50).reshape(30, 50)
+    picture = Picture(Image.new("RGB", (50, 30)), "p", mask=values, depth=values.float())
+    sample = FitTransform((12, 16), MEAN, STD, "squash")(picture, 0)
+    rows, columns = ((np.arange(12) + 0.5) * 30 / 12).astype(int), ((np.arange(16) + 0.5) * 50 / 16).astype(int)
+    expected = values[rows][:, columns]
+    assert sample.mask is not None
+    assert sample.depth is not None
+    assert torch.equal(sample.mask, expected)
+    assert torch.equal(sample.depth, expected.float())
