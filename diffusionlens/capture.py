@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from diffusionlens.attention.functional import entmax15_attention, entmax15_into, sparsemax, sparsemax_attention
 from diffusionlens.errors import InputError
 from diffusionlens.models.backbone import Backbone, Tokens
 
@@ -31,8 +32,8 @@ class AttentionBlock:
     """The attention of one layer (1..depth) for the pictures `pictures` of the batch.
 
     `weights` [b,heads,N,N] float32, rows are queries and sum to 1; `logits` the scaled and biased scores that they
-    were made from; `normalizer` names the map from logits to weights ("softmax"). Both live in buffers that the next
-    block overwrites: an observer that keeps something keeps a copy.
+    were made from; `normalizer` names the map from logits to weights ("softmax", "entmax15", "sparsemax"). Both live in
+    buffers that the next block overwrites: an observer that keeps something keeps a copy.
     """
 
     layer: int
@@ -76,6 +77,62 @@ class Trace:
         return self._cache[key]
 
 
+@dataclass(frozen=True)
+class _Request:
+    """A call to an attention function."""
+
+    normalizer: str
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    scale: float | None
+    dropout: float = 0.0
+    causal: bool = False
+
+
+def _softmax_request(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> _Request:
+    return _Request("softmax", query, key, value, attn_mask, scale, dropout_p, is_causal)
+
+
+def _sparse_request(normalizer: str) -> Callable[..., _Request]:
+    def request(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None = None,
+        attn_mask: Tensor | None = None,
+        *,
+        impl: str = "auto",
+    ) -> _Request:
+        return _Request(normalizer, q, k, v, attn_mask, scale)
+
+    return request
+
+
+_ATTENTIONS: dict[Any, Callable[..., _Request]] = {
+    functional.scaled_dot_product_attention: _softmax_request,
+    entmax15_attention: _sparse_request("entmax15"),
+    sparsemax_attention: _sparse_request("sparsemax"),
+}
+
+# Logits to weights, written into the second argument.
+_NORMALIZERS: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "softmax": lambda logits, weights: torch.softmax(logits, -1, out=weights),
+    "entmax15": entmax15_into,
+    "sparsemax": lambda logits, weights: weights.copy_(sparsemax(logits)),
+}
+
+
 class _AttentionTap(TorchFunctionMode):
     """Computes attention explicitly inside blocks, for the observers; everything else passes through."""
 
@@ -90,22 +147,14 @@ class _AttentionTap(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self.layer is None or func is not functional.scaled_dot_product_attention:
+        if self.layer is None or func not in _ATTENTIONS:
             return func(*args, **(kwargs or {}))
-        return self._softmax_attention(self.layer, *args, **(kwargs or {}))
+        request = _ATTENTIONS[func](*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunction():  # nothing below is an attention call
+            return self._attention(self.layer, request)
 
-    def _softmax_attention(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
+    def _attention(self, layer: int, request: "_Request") -> Tensor:
+        query, key, value, attn_mask = request.query, request.key, request.value, request.mask
         self.calls += 1
         if query.shape[0] != self.batch or query.shape[-2] != self.tokens or key.shape[-2] != self.tokens:
             raise InputError(
@@ -113,14 +162,14 @@ class _AttentionTap(TorchFunctionMode):
                 f"windows, not on all {self.tokens} tokens of {self.batch} pictures; windowed and pooled attention is "
                 f"not measured: leave out the analysis 'sparsity' (--analyses pib,norms,similarity,pca)"
             )
-        if dropout_p:
+        if request.dropout:
             raise InputError(f"attention of block {layer} drops weights at random; put the model into eval mode")
-        if enable_gqa and key.shape[1] != query.shape[1]:
+        if key.shape[1] != query.shape[1]:
             groups = query.shape[1] // key.shape[1]
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        if is_causal:
+        if request.causal:
             attn_mask = torch.ones(self.tokens, self.tokens, dtype=torch.bool, device=query.device).tril()
-        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        factor = query.shape[-1] ** -0.5 if request.scale is None else request.scale
         step = max(1, _BLOCK_ELEMENTS // (query.shape[1] * self.tokens**2))
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         # Two buffers serve all pictures of the layer; fresh ones for each would cost more than the products.
@@ -133,9 +182,9 @@ class _AttentionTap(TorchFunctionMode):
             torch.matmul(query[pictures].float() * factor, key[pictures].float().transpose(-1, -2), out=logits)
             if attn_mask is not None:
                 logits = _masked(logits, attn_mask, pictures)
-            torch.softmax(logits, -1, out=weights)
+            _NORMALIZERS[request.normalizer](logits, weights)
             for observer in self.observers:
-                observer(AttentionBlock(layer, pictures, weights, logits, "softmax"))
+                observer(AttentionBlock(layer, pictures, weights, logits, request.normalizer))
             output[pictures] = (weights @ value[pictures].float()).to(output.dtype)
         return output
 

@@ -1,6 +1,9 @@
-"""Models: every known checkpoint as a timm ViT, with the facts that diagnostics need."""
+"""Models: every known checkpoint as a timm ViT, with the facts that diagnostics need; variants upon them."""
 
 from diffusionlens.models.backbone import Backbone, Origin, Preprocessing, Tokens
+from diffusionlens.models.build import build
+from diffusionlens.models.convert import convert
 from diffusionlens.models.load import load_model
+from diffusionlens.models.own_format import save_model
 
-__all__ = ["Backbone", "Origin", "Preprocessing", "Tokens", "load_model"]
+__all__ = ["Backbone", "Origin", "Preprocessing", "Tokens", "build", "convert", "load_model", "save_model"]

@@ -8,25 +8,28 @@ import timm
 import torch
 
 from diffusionlens.errors import InputError
-from diffusionlens.models.architecture import build, load_state, read_architecture
+from diffusionlens.models.architecture import load_state, read_architecture
 from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
+from diffusionlens.models.convert import convert
 from diffusionlens.models.families import BRANCHES, find_backbone
 from diffusionlens.models.own_format import Description, read_description
 from diffusionlens.models.positions import POSITION_RULES
 from diffusionlens.models.timm_adapter import backbone_of
+from diffusionlens.models.variant import Variant, remember
 from diffusionlens.models.weights_file import SUFFIXES, read_weights, sha256
 from diffusionlens.spec import Spec, check_query, parse_size, parse_spec
 
 _IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _HALF = Preprocessing((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
-_TIMM_QUERY = {"pretrained": "true or false", "img_size": "N or HxW"}
+_ATTENTION = {"attention": "softmax, entmax15 or sparsemax, in place of the model's own"}
+_TIMM_QUERY = {"pretrained": "true or false", "img_size": "N or HxW"} | _ATTENTION
 _FILE_QUERY = {
     "heads": "number of heads",
     "branch": "teacher or student",
     "positions": "rule by which positions are resized",
     "img_size": "HxW of the position table",
-}
+} | _ATTENTION
 
 
 def load_model(text: str) -> Backbone:
@@ -39,6 +42,13 @@ def load_model(text: str) -> Backbone:
         InputError: one line that says what came, what was wanted and what to do.
     """
     spec = parse_spec(text)
+    backbone = _open(spec)
+    attention = spec.query.get("attention")
+    return backbone if attention is None else convert(backbone, attention)  # type: ignore[arg-type]
+
+
+def _open(spec: Spec) -> Backbone:
+    text = spec.text
     if spec.kind == "timm":
         return _from_timm(spec)
     if spec.kind:
@@ -71,6 +81,7 @@ def _from_timm(spec: Spec) -> Backbone:
         reason = " ".join(str(error).split())[:160]
         hint = f"; without a network use a weights file, or timm:{name}?pretrained=false for an untrained model"
         raise InputError(f"timm could not make '{name}' ({reason}){hint if pretrained else ''}") from None
+    remember(model, Variant(timm=name, options=options))
     notes = () if pretrained else ("untrained: weights are random",)
     origin = Origin(spec.text, "timm", name, untrained=not pretrained, notes=notes)
     return backbone_of(spec.label or name, model, origin)
@@ -94,7 +105,7 @@ def _from_file(spec: Spec, path: Path) -> Backbone:
         raise InputError(f"?heads={spec.query['heads']} in '{spec.text}'; wanted a whole number, as ?heads=6")
     size = parse_size(spec.query["img_size"]) if "img_size" in spec.query else None
     architecture, notes = read_architecture(found.state, heads, size, found.rotary, str(path))
-    model = build(architecture)
+    model = Variant(architecture=architecture).build()
     load_state(model, found.state, str(path))
     if found.family == "DINO or timm" and rule is None:
         notes.append("positions are resized by DINO's rule; for a file of timm's own say ?positions=timm")
@@ -118,15 +129,14 @@ def _from_file(spec: Spec, path: Path) -> Backbone:
 
 
 def _from_description(spec: Spec, path: Path, state: dict[str, object], description: Description) -> Backbone:
-    model = build(description.architecture)
+    model = description.build()
     load_state(model, state, str(path))  # type: ignore[arg-type]
     origin = Origin(
         spec.text,
         "diffusionlens",
-        description.architecture.describe(),
+        description.describe(),
         sha256(path),
         epoch=description.epoch,
-        attention=description.attention,
     )
     rule = spec.query.get("positions", description.position_rule)
     return backbone_of(

@@ -1,49 +1,90 @@
-"""This project's own weights file: safetensors under timm's names, with the architecture in the metadata.
+"""This project's own weights file: safetensors under timm's names, with what to build in the metadata.
 
-A plain softmax model of ours opens in timm alone: the names are timm's, and the metadata say what to build.
+A softmax model of ours opens in timm alone: the names are timm's. So do the weights of an entmax model, which timm would run
+with softmax.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
 from diffusionlens.errors import InputError
-from diffusionlens.models.architecture import Architecture
-from diffusionlens.models.backbone import Preprocessing
+from diffusionlens.models.backbone import Backbone, Preprocessing
 from diffusionlens.models.positions import PositionRule
+from diffusionlens.models.variant import Variant, variant_of
 
 KEY = "diffusionlens"
 
 
-class Description(BaseModel):
+class Description(Variant):
     """What the metadata of an own file say. `recipe` is the training recipe, resolved; free of meaning for loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     format: Literal[1] = 1
-    architecture: Architecture
-    attention: Literal["softmax"] = "softmax"
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     interpolation: str = "bicubic"
     position_rule: PositionRule = "dino"
     epoch: int | None = None
-    recipe: dict[str, Any] = {}
+    recipe: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def preprocessing(self) -> Preprocessing:
         return Preprocessing(self.mean, self.std, self.interpolation)
 
 
+def describe(model: nn.Module, **facts: Any) -> Description:
+    """The description of a model of ours, with `facts` (mean, std, interpolation, position_rule, epoch, recipe).
+
+    Raises:
+        InputError: the model was made elsewhere.
+    """
+    return Description(**variant_of(model).model_dump(), **facts)
+
+
 def save_own(path: Path, model: nn.Module, description: Description, dtype: torch.dtype = torch.float32) -> None:
-    """Writes the weights of `model` in `dtype` with their description."""
+    """Writes the weights of `model` in `dtype` with their description; whole or not at all.
+
+    Raises:
+        InputError: the description can't be written (an option of the model that is no plain value), or `path` can't be.
+    """
     tensors = {key: value.detach().to(dtype).contiguous().cpu() for key, value in model.state_dict().items()}
-    save_file(tensors, path, metadata={KEY: description.model_dump_json()})
+    try:
+        metadata = {KEY: description.model_dump_json()}
+    except ValueError as error:  # pydantic's errors are
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"{path}: the model has options that a file can't keep ({reason}); use plain values") from None
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file(tensors, temporary, metadata=metadata)
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} could not be written ({error})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_model(path: Path | str, backbone: Backbone, dtype: torch.dtype = torch.float32) -> None:
+    """Writes a Backbone, as it stands, as a file of ours that `load_model` opens: what `convert` made, for example.
+
+    Raises:
+        InputError: see `save_own`; or the model was made elsewhere, or stands at another than its native size.
+    """
+    if backbone.size != backbone.native_size:
+        raise InputError(
+            f"{backbone.label} stands at {backbone.size[0]}x{backbone.size[1]}; a file keeps the positions of its native size: "
+            f"say backbone.set_size(backbone.native_size) first"
+        )
+    preparing = backbone.preprocessing
+    facts = {"mean": preparing.mean, "std": preparing.std, "interpolation": preparing.interpolation}
+    description = describe(backbone.model, **facts, position_rule=backbone.position_rule, epoch=backbone.origin.epoch)
+    save_own(Path(path), backbone.model, description, dtype)
 
 
 def read_description(metadata: dict[str, str], file: str) -> Description | None:

@@ -10,6 +10,7 @@ from torch import nn
 from diffusionlens.errors import InputError
 from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
 from diffusionlens.models.positions import PositionRule
+from diffusionlens.models.variant import attention_of
 
 _WAY_OUT = (
     "measure a ViT whose tokens keep one grid through all blocks (vit_*, deit*, beit*, eva02_*, *dinov2*, *dinov3*)"
@@ -59,13 +60,9 @@ def backbone_of(
         registers=int(prefix) - int(has_cls),
         native_size=(grid[0] * patch[0], grid[1] * patch[1]),
         preprocessing=data,
-        origin=_with_notes(origin, notes),
+        origin=replace(origin, notes=tuple(notes), attention=attention_of(model)),
         position_rule=position_rule,
     )
-
-
-def _with_notes(origin: Origin, notes: list[str]) -> Origin:
-    return replace(origin, notes=tuple(notes))
 
 
 def _preprocessing(model: nn.Module) -> Preprocessing:
