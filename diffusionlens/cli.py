@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from diffusionlens import api
+from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
 from diffusionlens.bench.measure import bench_measure
 from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport
@@ -117,6 +118,38 @@ def measure_bench(
 ) -> None:
     """Time `measure` with all analyses over all layers against the bare forward pass on the same decoded pictures."""
     found = bench_measure(model, data, images, rounds, batch_size, threads, parts=parts, memory=memory)
+    print(json.dumps(found.as_dict(), indent=2) if as_json else found.as_text())
+
+
+@bench.command("attention")
+def attention_bench(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    shapes: Annotated[
+        str, typer.Option(help="BxHxN (pictures, heads, tokens), separated by commas; 'none' for none")
+    ] = ("32x6x197,256x6x37,4x6x1025,1x6x4097"),
+    dtypes: Annotated[str, typer.Option(help="some of fp32,bf16,fp16")] = "fp32",
+    stds: Annotated[str, typer.Option(help="standard deviations of the logits")] = "0.15,1,3",
+    rounds: Annotated[int, typer.Option(help="rounds; softmax, the package and ours alternate")] = 7,
+    clock: Annotated[str, typer.Option(help="wall, or cpu (processor time: for a machine that is not idle)")] = "wall",
+    threads: Annotated[int | None, typer.Option(help="CPU threads; default torch's own choice")] = None,
+    package: Annotated[bool, typer.Option(help="also the entmax package (slow)")] = True,
+    steps: Annotated[bool, typer.Option(help="also a training step of ViT-S/16 at 224 and 96 pixels")] = True,
+    as_json: Json = False,
+) -> None:
+    """Time 1.5-entmax attention against softmax attention and the entmax package, forward and backward."""
+    with ProgressReport() as progress:
+        found = bench_attention(
+            device,
+            parse_shapes(shapes),
+            dtypes.split(","),
+            parse_numbers(stds, "--stds"),
+            rounds,
+            parse_clock(clock),
+            threads,
+            progress,
+            package=package,
+            steps=STEPS if steps else (),
+        )
     print(json.dumps(found.as_dict(), indent=2) if as_json else found.as_text())
 
 

@@ -50,7 +50,7 @@ _maximum_without_nan = _compiled(_maximum, _FASTMATH | {"nnan"})
 
 
 @_compiled
-def _solve_row(row: Array) -> tuple[np.float32, np.float32, np.int64]:
+def _solve_row(row: Array) -> tuple[np.float32, np.float32, int]:
     """Halved scores become p in place; returns m, tau (as of `rows.probabilities_`) and the size of the support."""
     keys = row.shape[0]
     unordered = _ZERO
@@ -96,7 +96,7 @@ def _solve_row(row: Array) -> tuple[np.float32, np.float32, np.int64]:
     for key in range(keys):
         lifted = max(row[key] - tau, _ZERO)
         row[key] = lifted * lifted
-    return largest, tau, np.int64(support)
+    return largest, tau, int(support)
 
 
 @_compiled
@@ -152,7 +152,7 @@ def _support(row: Array, places: Any) -> int:
     for key in range(row.shape[0]):
         places[count] = key
         count += np.uint64(row[key] > _ZERO)
-    return np.int64(count)
+    return int(count)
 
 
 @_compiled
@@ -392,7 +392,12 @@ def backward(
         made = (thresholds.numpy(), dq.numpy(), dk.numpy(), dv.numpy())
         with _blas().limit(limits=1):
             _over_threads(lambda start, stop: _backward(*given, items[start:stop], *made), len(items))
-    return dq, *((x[0] if parts == 1 else x.sum(0)) for x in (dk, dv))
+    return dq, *_joined(dk, dv)
+
+
+def _joined(dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums over the parts of a head, in their order."""
+    return (dk[0], dv[0]) if dk.shape[0] == 1 else (dk.sum(0), dv.sum(0))
 
 
 def _tile(queries: int, keys: int) -> int:

@@ -44,7 +44,7 @@ def test_the_layer_is_attention_with_entmax() -> None:
 def test_rotary_layers(sparse: type[nn.Module]) -> None:
     """A rotation by nothing leaves plain attention; a real one has to reach queries and keys."""
     torch.manual_seed(1)
-    layer = sparse(32, num_heads=4, num_prefix_tokens=1, qk_norm=False)
+    layer = sparse(32, num_heads=4, num_prefix_tokens=1, qk_norm=False, scale_norm=False)
     nn.init.normal_(layer.qkv.weight, std=0.5)  # type: ignore[union-attr, arg-type]
     x = tokens()
     still = torch.cat([torch.zeros(9, 8), torch.ones(9, 8)], -1)
@@ -96,7 +96,7 @@ def test_there_and_back_in_place() -> None:
 
 @pytest.mark.parametrize("layer", [EntmaxAttention, EntmaxAttentionRope, sparse_layer(EvaAttention)])
 def test_copies_and_pickles(layer: type[nn.Module]) -> None:
-    made = layer(32, num_heads=4, qk_norm=False).eval()
+    made = layer(32, num_heads=4, qk_norm=False, scale_norm=False).eval()
     for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert type(again) is layer
         assert torch.equal(again(tokens()), made(tokens()))
