@@ -49,7 +49,8 @@ class Processes:
         if dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
         try:
-            store, rank, number = next(rendezvous("env://"))
+            base, rank, number = next(rendezvous("env://"))
+            store = PrefixStore(f"diffusionlens-{next(_joins)}", base)  # words of an earlier group are not of this one
             dist.init_process_group("gloo", store=store, rank=rank, world_size=number, timeout=_PATIENCE)
         except (ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -57,7 +58,7 @@ class Processes:
                 f"WORLD_SIZE={size} asks for several processes, and they don't find each other ({reason}); start them with "
                 f"torchrun, or unset WORLD_SIZE"
             ) from None
-        return cls(rank, number, PrefixStore(f"diffusionlens-{next(_joins)}", store))
+        return cls(rank, number, store)
 
     def leave(self) -> None:
         """Leaves the group; without this torch warns at the end of the program."""
