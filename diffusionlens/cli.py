@@ -123,7 +123,7 @@ def measure_bench(
     memory: Annotated[bool, typer.Option(help="also the peak memory at 100 and at 300 pictures")] = True,
     as_json: Json = False,
 ) -> None:
-    """Time `measure` with all analyses over all layers against the bare forward pass on the same decoded pictures."""
+    """Time `measure` against the bare forward pass. All analyses over all layers, on the same decoded pictures."""
     found = bench_measure(model, data, images, rounds, batch_size, threads, parts=parts, memory=memory)
     _say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
