@@ -37,7 +37,8 @@ _COMMON: dict[str, Any] = {
     "legend.fontsize": 8.5,
     "pdf.fonttype": 42,  # slower to embed than type 3, which some journals refuse
     "text.parse_math": False,  # a "$" in a file name is a "$"
-    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.use": False,  # `new_figure` asks for it; as a default it would come back after each saving
+    "figure.autolayout": False,
     "image.interpolation": "nearest",
 }
 _LIGHT = {"ink": "#1c2430", "soft": "#5b6675", "grid": "#e3e7ec", "paper": "#ffffff"}
@@ -110,7 +111,7 @@ def _cut(name: str, limit: int) -> str:
 
 def new_figure(width: float, height: float) -> Figure:
     """A figure in inches that no global list keeps alive."""
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -122,11 +123,10 @@ def freeze_layout(figure: Figure, like: Figure | None = None) -> None:
     """
     if like is None:
         figure.draw_without_rendering()
-    with mpl.rc_context({"figure.constrained_layout.use": False}):  # the default, which None stands for
-        figure.set_layout_engine(None)
+    figure.set_layout_engine(None)
     if like is not None:
         for axes, model in zip(figure.axes, like.axes, strict=True):
-            axes.set_position(model.get_position())
+            axes.set_position(model.get_position(original=True))
 
 
 def save_figure(figure: Figure, directory: Path, stem: str) -> None:
