@@ -170,6 +170,11 @@ def _print_data(data: dict[str, Any]) -> None:
         "labels": f"{data['labelled']} pictures labelled, {data['classes']} classes",
         "no objects": f"{data['without_objects']} pictures",
     }
+    if data["masks"]:
+        lines["masks"] = f"{data['mask_classes']} classes, {data['mask_share']:.1%} of the pixels are of one"
+    if data["depth"]:
+        low, high = data["depth_range"] or (float("nan"),) * 2
+        lines["depth"] = f"{data['depth_share']:.1%} of the pixels have a reading, {low:.3g} to {high:.3g} m"
     for name, value in lines.items():
         print(f"  {name:<13} {value}")
     for entry in data["unreadable"]:
