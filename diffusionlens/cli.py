@@ -168,8 +168,9 @@ def _print_data(data: dict[str, Any]) -> None:
         "sizes": f"{data['smallest']} to {data['largest']} (width, height)",
         "annotations": counts,
         "labels": f"{data['labelled']} pictures labelled, {data['classes']} classes",
-        "no objects": f"{data['without_objects']} pictures",
     }
+    if "boxes" in data["provides"]:
+        lines["no objects"] = f"{data['without_objects']} pictures"
     if data["masks"]:
         lines["masks"] = f"{data['mask_classes']} classes, {data['mask_share']:.1%} of the pixels are of one"
     if data["depth"]:

@@ -11,9 +11,13 @@ from diffusionlens.data.open_picture import open_stored
 from diffusionlens.data.sample import UnreadablePicture
 
 
+# 7-Scenes writes 65535 where the sensor saw nothing; no sensor of these data sets sees so far (65 m indoors, 256 m KITTI).
+_NO_READING = (0, 65535)
+
+
 @dataclass(frozen=True)
 class DepthValues:
-    """How a data set stores depth: `per_metre` units make a metre, 0 is no reading.
+    """How a data set stores depth: `per_metre` units make a metre, 0 and 65535 are no reading.
 
     `rotated`: the bits are rotated by three, as SUN RGB-D stores them (read3dPoints.m of its toolbox). `limit`: larger
     depths become this many metres.
@@ -44,4 +48,4 @@ class DepthValues:
         metres = torch.from_numpy(values.astype(np.float64) / self.per_metre).float()
         if self.limit is not None:
             metres = metres.clamp(max=self.limit)
-        return metres.masked_fill(torch.from_numpy(values == 0), torch.nan)
+        return metres.masked_fill(torch.from_numpy(np.isin(values, _NO_READING)), torch.nan)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diffusionlens.data.depth_values import DepthValues
+from diffusionlens.data.layout import first_existing
 from diffusionlens.data.pairs import PairedPictures
 from diffusionlens.data.splits import chosen_split, given_list, listed_pairs, read_list
 from diffusionlens.spec import Spec
@@ -43,6 +44,8 @@ def listed_depth(
     listing = given_list(spec, root)
     if listing is None:
         lists = split_lists(root, names)
+        if not lists:
+            first_existing(root, [f"{name.format(DEFAULT_SPLIT)}.txt" for name in names], "list of pictures and depth maps")
         split = chosen_split(spec, lists, DEFAULT_SPLIT, root)
         listing = lists[split]
         label = split

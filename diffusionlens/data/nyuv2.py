@@ -18,7 +18,7 @@ _MILLIMETRES = DepthValues(per_metre=1000)
 
 
 def nyuv2(spec: Spec) -> PairedPictures:
-    """Indoor pictures with depth in metres; 0 is no reading. The focal length in the lists is not used.
+    """Indoor pictures with depth in metres; 0 and 65535 are no reading. The focal length in the lists is not used.
 
     Lists: SPLIT.txt, nyu_SPLIT.txt or nyudepthv2_SPLIT_files_with_gt.txt; their paths start from ROOT, from ROOT/SPLIT, or
     where BTS keeps them (sync, official_splits/test).

@@ -29,7 +29,7 @@ _DEPTH = DepthValues(per_metre=1000, rotated=True, limit=8.0)
 
 
 def sunrgbd(spec: Spec) -> PairedPictures:
-    """Indoor frames with depth in metres, at most 8; 0 is no reading. A frame is a folder with `image` and `depth`.
+    """Indoor frames with depth in metres, at most 8; no reading is NaN. A frame is a folder with `image` and `depth`.
 
     Splits: `all` frames below ROOT; `test` from test.txt or SUNRGBD_val_splits.txt (the 5,050 frames that depth models are
     compared on); `train` from train.txt; both from the toolbox's allsplit.mat, in ROOT or beside it.
