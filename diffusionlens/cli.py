@@ -174,8 +174,9 @@ def _print_data(data: dict[str, Any]) -> None:
     if data["masks"]:
         lines["masks"] = f"{data['mask_classes']} classes, {data['mask_share']:.1%} of the pixels are of one"
     if data["depth"]:
-        low, high = data["depth_range"] or (float("nan"),) * 2
-        lines["depth"] = f"{data['depth_share']:.1%} of the pixels have a reading, {low:.3g} to {high:.3g} m"
+        lines["depth"] = f"{data['depth_share']:.1%} of the pixels have a reading"
+        if data["depth_range"]:
+            lines["depth"] += f", {data['depth_range'][0]:.3g} to {data['depth_range'][1]:.3g} m"
     for name, value in lines.items():
         print(f"  {name:<13} {value}")
     for entry in data["unreadable"]:

@@ -36,8 +36,10 @@ def ade20k(spec: Spec) -> PairedPictures:
     split = chosen_split(spec, present, "validation", root)
     annotations = root / "annotations" / split
     pairs, skipped = pairs_by_name(pictures / split, annotations, ("", ""), "mask")
-    values = {0: IGNORE} | {stored: stored - 1 for stored in range(1, COUNT + 1)}
-    return PairedPictures(spec, split, pairs, skipped, IndexValues(values, f"0..{COUNT}"), annotations, _names(root))
+    values = {0: IGNORE, IGNORE: IGNORE} | {stored: stored - 1 for stored in range(1, COUNT + 1)}
+    return PairedPictures(
+        spec, split, pairs, skipped, IndexValues(values, f"0..{COUNT} or 255"), annotations, _names(root)
+    )
 
 
 def _names(root: Path) -> list[str]:

@@ -35,7 +35,9 @@ class FullMasks:
         self.content: CocoFile = read_panoptic(file)
         self.classes: Sequence[str] = [str(category["name"]) for category in self.content.categories]
         self._number = {category["id"]: place for place, category in enumerate(self.content.categories)}
-        self._values = {0: IGNORE} | {key: place for key, place in self._number.items() if isinstance(key, int)}
+        self._values = {0: IGNORE, IGNORE: IGNORE} | {
+            key: place for key, place in self._number.items() if isinstance(key, int)
+        }
 
     def file(self, image: dict[str, Any]) -> Path | None:
         """The mask file of a picture's entry; None when there is none."""
@@ -51,7 +53,7 @@ class FullMasks:
             UnreadablePicture: damaged, of another kind or size, or (semantic) with a value that is no category.
         """
         if self.kind == "semantic":
-            return translate(open_index_mask(path, size, picture), self._values, path, "0 or a category id"), []
+            return translate(open_index_mask(path, size, picture), self._values, path, "0, 255 or a category id"), []
         codes = open_colour_codes(path)
         check_size(path, "mask", (codes.shape[1], codes.shape[0]), size, picture)
         numbers: dict[Any, int] = {}

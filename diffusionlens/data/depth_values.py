@@ -10,7 +10,6 @@ from torch import Tensor
 from diffusionlens.data.open_picture import open_stored
 from diffusionlens.data.sample import UnreadablePicture
 
-
 # 7-Scenes writes 65535 where the sensor saw nothing; no sensor of these data sets sees so far (65 m indoors, 256 m KITTI).
 _NO_READING = (0, 65535)
 

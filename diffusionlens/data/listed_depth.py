@@ -45,7 +45,9 @@ def listed_depth(
     if listing is None:
         lists = split_lists(root, names)
         if not lists:
-            first_existing(root, [f"{name.format(DEFAULT_SPLIT)}.txt" for name in names], "list of pictures and depth maps")
+            first_existing(
+                root, [f"{name.format(DEFAULT_SPLIT)}.txt" for name in names], "list of pictures and depth maps"
+            )
         split = chosen_split(spec, lists, DEFAULT_SPLIT, root)
         listing = lists[split]
         label = split
