@@ -32,7 +32,7 @@ def ade20k(spec: Spec) -> PairedPictures:
         root_of(spec), ["images", "ADEChallengeData2016/images"], "ADE20K pictures (images, annotations)"
     )
     root = pictures.parent
-    present = [folder.name for folder in pictures.iterdir() if (root / "annotations" / folder.name).is_dir()]
+    present = [folder.name for folder in pictures.glob("*") if (root / "annotations" / folder.name).is_dir()]
     split = chosen_split(spec, present, "validation", root)
     annotations = root / "annotations" / split
     pairs, skipped = pairs_by_name(pictures / split, annotations, ("", ""), "mask")
@@ -51,8 +51,11 @@ def _names(root: Path) -> list[str]:
     path = next((root / name for name in ("objectInfo150.txt", "objectInfo150.csv") if (root / name).is_file()), None)
     if path is None:
         return [str(stored) for stored in range(1, COUNT + 1)]
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="," if path.suffix == ".csv" else "\t"))
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="," if path.suffix == ".csv" else "\t"))
+    except (csv.Error, OSError) as error:
+        raise InputError(f"{path} is no table of classes ({error}); wanted the columns Idx and Name") from None
     found = {str(row.get("Idx") or "").strip(): str(row.get("Name") or "").strip() for row in rows}
     full = [found.get(str(stored), "") for stored in range(1, COUNT + 1)]
     if not all(full):

@@ -122,15 +122,21 @@ def _colours(root: Path) -> dict[str, tuple[int, int, int]]:
     path = next((root / name for name in ("class_dict.csv", "label_colors.txt") if (root / name).is_file()), None)
     if path is None:
         return COLOURS
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    try:
+        lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+        table = list(csv.reader(lines)) if path.suffix == ".csv" else []
+    except (csv.Error, OSError) as error:
+        raise InputError(f"{path} is no table of colours ({error}); wanted name,r,g,b") from None
     if path.suffix == ".csv":
-        rows = [[*row[1:4], row[0]] for row in list(csv.reader(text.splitlines()))[1:] if len(row) >= 4]
+        rows = [[*row[1:4], row[0]] for row in table[1:] if len(row) >= 4]
     else:
-        rows = [re.split(r"\s+", line.strip(), maxsplit=3) for line in text.splitlines() if line.strip()]
+        rows = [re.split(r"\s+", line.strip(), maxsplit=3) for line in lines if line.strip()]
     colours: dict[str, tuple[int, int, int]] = {}
     for row in rows:
         digits = [value.strip() for value in row[:3]]
-        if len(row) != 4 or not all(value.isdigit() and len(value) < 4 and int(value) < 256 for value in digits):
+        if len(row) != 4 or not all(
+            value.isascii() and value.isdigit() and len(value) < 4 and int(value) < 256 for value in digits
+        ):
             raise InputError(f"{path}: '{' '.join(row)[:60]}' is no name with a colour of 0..255 each")
         colour = (int(digits[0]), int(digits[1]), int(digits[2]))
         if row[3].strip() in colours or colour in colours.values():

@@ -66,7 +66,7 @@ def cityscapes(spec: Spec) -> PairedPictures:
     check_query(spec, _QUERY)
     pictures = first_existing(root_of(spec), ["leftImg8bit"], "Cityscapes pictures (leftImg8bit, gtFine)")
     root = pictures.parent
-    present = [folder.name for folder in pictures.iterdir() if (root / "gtFine" / folder.name).is_dir()]
+    present = [folder.name for folder in pictures.glob("*") if (root / "gtFine" / folder.name).is_dir()]
     split = chosen_split(spec, present, "val", root)
     annotations = root / "gtFine" / split
     kinds = ("labelIds", "labelTrainIds")

@@ -89,7 +89,7 @@ def _listed(path: Path, split: str = "test") -> list[str]:
         return [_below_sunrgbd(str(PurePosixPath(line[0]).parent.parent)) for line in read_list(path)]
     try:
         cells = loadmat(path, variable_names=[f"all{split}"])[f"all{split}"]
-        return [_below_sunrgbd(str(cell.item())) for cell in cells.ravel()]
+        return [_below_sunrgbd(" ".join(str(cell.item()).split())) for cell in cells.ravel()]
     except Exception as error:  # a damaged file makes SciPy's reader raise errors of every kind
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise InputError(f"{path} is not the toolbox's allsplit.mat ({reason}); wanted the cells all{split}") from None

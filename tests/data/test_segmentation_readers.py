@@ -71,6 +71,13 @@ def test_a_value_beyond_the_classes_is_refused_not_ignored(value: int, tmp_path:
         source.open(0)
 
 
+def test_a_value_of_sixteen_bits_is_refused_too(tmp_path: Path) -> None:
+    source = open_data(ade(tmp_path, [[1] * 4] * 2))
+    save_grey(tmp_path / "annotations" / "validation" / "a.png", [[1, 2, 300, 65535]] * 2, 16)
+    with pytest.raises(UnreadablePicture, match=r"holds the value 300, wanted 0\.\.150 or 255"):
+        source.open(0)
+
+
 # The column trainId of cityscapesscripts/helpers/labels.py, for the ids 0..33.
 TRAIN_IDS = [255] * 7 + [0, 1, 255, 255, 2, 3, 4, 255, 255, 255, 5, 255, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
 TRAIN_IDS += [255, 255, 16, 17, 18]
@@ -170,6 +177,8 @@ def test_camvid_has_the_colours_of_its_own_table() -> None:
         ("class_dict.csv", "name,r,g,b\n", "names no class"),
         ("label_colors.txt", "1 2 3 Sky\n1 2 3 Sea\n", "twice"),
         ("label_colors.txt", "Sky\n", "no name with a colour"),
+        ("label_colors.txt", "² 2 3 Sky\n", "no name with a colour"),
+        ("class_dict.csv", "name,r,g,b\n" + "x" * 200_000 + ",1,2,3\n", "is no table of colours"),
     ],
 )
 def test_camvid_tables_that_are_none(name: str, content: str, message: str, tmp_path: Path) -> None:
