@@ -4,8 +4,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from scipy.io import loadmat  # type: ignore[import-untyped]
-
 from diffusionlens.data.depth_values import DepthValues
 from diffusionlens.data.layout import inside, root_of
 from diffusionlens.data.open_picture import SUFFIXES
@@ -21,7 +19,7 @@ _QUERY = {
     "depth": "raw (folder depth, default) or bfx (depth_bfx: holes filled)",
 } | COUNT_OPTION
 
-_OFFICIAL = ["allsplit.mat", "traintestSUNRGBD/allsplit.mat", "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"]
+_LISTS = {"train": ["train.txt"], "test": ["test.txt", "SUNRGBD_val_splits.txt"]}
 _FOLDERS = {"raw": "depth", "bfx": "depth_bfx"}
 
 # read3dPoints.m of the toolbox: millimetres, bits rotated by three, what lies beyond 8 m brought to 8 m.
@@ -32,7 +30,7 @@ def sunrgbd(spec: Spec) -> PairedPictures:
     """Indoor frames with depth in metres, at most 8; no reading is NaN. A frame is a folder with `image` and `depth`.
 
     Splits: `all` frames below ROOT; `test` from test.txt or SUNRGBD_val_splits.txt (the 5,050 frames that depth models are
-    compared on); `train` from train.txt; both from the toolbox's allsplit.mat, in ROOT or beside it.
+    compared on); `train` from train.txt.
 
     Raises:
         InputError: another layout, split or option.
@@ -48,7 +46,7 @@ def sunrgbd(spec: Spec) -> PairedPictures:
         lists = _lists(root)
         split = chosen_split(spec, ["all", *lists], "test" if "test" in lists else "all", root)
         listing = lists.get(split, base)
-        frames = list(_frames_below(base)) if split == "all" else _listed(listing, split)
+        frames = list(_frames_below(base)) if split == "all" else _listed(listing)
     if not frames:
         raise InputError(f"{listing} has no frame of SUN RGB-D: wanted folders with the folders image and {depth}")
     pairs: list[Pair] = []
@@ -64,35 +62,14 @@ def sunrgbd(spec: Spec) -> PairedPictures:
 
 
 def _lists(root: Path) -> dict[str, Path]:
-    """Split -> the file that lists its frames; text files count before the toolbox's own."""
-    text = {"train": ["train.txt"], "test": ["test.txt", "SUNRGBD_val_splits.txt"]}
-    found: dict[str, Path] = {}
-    for split, names in text.items():
-        for path in (
-            *(root / name for name in names),
-            *(folder / name for folder in (root, root.parent) for name in _OFFICIAL),
-        ):
-            if path.is_file():
-                found.setdefault(split, path)
-    return found
+    """Split -> the file that lists its frames."""
+    found = {split: [root / name for name in names if (root / name).is_file()] for split, names in _LISTS.items()}
+    return {split: paths[0] for split, paths in found.items() if paths}
 
 
-def _listed(path: Path, split: str = "test") -> list[str]:
-    """Frames of a list, as paths below the folder SUNRGBD.
-
-    Lines of text begin with a picture, FRAME/image/FILE; allsplit.mat holds alltrain and alltest, cells of frames.
-
-    Raises:
-        InputError: it can't be read, or is none of these.
-    """
-    if path.suffix != ".mat":
-        return [_below_sunrgbd(str(PurePosixPath(line[0]).parent.parent)) for line in read_list(path)]
-    try:
-        cells = loadmat(path, variable_names=[f"all{split}"])[f"all{split}"]
-        return [_below_sunrgbd(" ".join(str(cell.item()).split())) for cell in cells.ravel()]
-    except Exception as error:  # a damaged file makes SciPy's reader raise errors of every kind
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"{path} is not the toolbox's allsplit.mat ({reason}); wanted the cells all{split}") from None
+def _listed(path: Path) -> list[str]:
+    """Frames of a list, as paths below the folder SUNRGBD; lines begin with a picture, FRAME/image/FILE."""
+    return [_below_sunrgbd(str(PurePosixPath(line[0]).parent.parent)) for line in read_list(path)]
 
 
 def _below_sunrgbd(frame: str) -> str:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.io import savemat  # type: ignore[import-untyped]
 
 from diffusionlens.data import FitTransform, UnreadablePicture, open_data
 from diffusionlens.errors import InputError
@@ -241,28 +240,14 @@ def test_sunrgbd_lists(sun: Path) -> None:
     assert len(open_data(f"sunrgbd:{sun}?split=all")) == 3
 
 
-def test_sunrgbd_official_split(sun: Path) -> None:
-    """The cells of allsplit.mat are paths on the machine of its authors."""
-
-    def cells(*frames: str) -> np.ndarray:
-        made = np.empty((1, len(frames)), object)
-        made[0] = [f"/n/fs/sun3d/data/SUNRGBD/{frame}" for frame in frames]
-        return made
-
-    path = sun / "SUNRGBDtoolbox" / "traintestSUNRGBD" / "allsplit.mat"
-    path.parent.mkdir(parents=True)
-    split = {
-        "alltrain": cells("xtion/a/b/"),
-        "alltest": cells("kv1/b3dodata/img_0063", "kv2/kinect2data/000002-resize"),
-    }
-    savemat(path, split)
+def test_sunrgbd_lists_of_the_toolbox(sun: Path) -> None:
+    """allsplit.mat written as text has the paths of its authors' machine."""
+    frame = "/n/fs/sun3d/data/SUNRGBD/xtion/a/b"
+    (sun / "train.txt").write_text(f"{frame}/image/0000103.jpg\n")
     for root in (sun, sun / "SUNRGBD"):
-        assert names(f"sunrgbd:{root}?split=train") == ["xtion/a/b/image/0000103.jpg"]
-        assert len(open_data(f"sunrgbd:{root}")) == 2
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(InputError, match=r"is not the toolbox's allsplit\.mat") as caught:
-        open_data(f"sunrgbd:{sun}")
-    assert "\n" not in str(caught.value)
+        text = f"sunrgbd:{root}?split=train" if root == sun else f"sunrgbd:{root}?list={sun / 'train.txt'}"
+        assert names(text) == ["xtion/a/b/image/0000103.jpg"]
+    assert open_data(f"sunrgbd:{sun}").label == "sunrgbd-all"
 
 
 def test_frames_with_no_or_several_files(sun: Path) -> None:
