@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from diffusionlens.analysis.measure import Progress, chosen_pictures, refuse_doubles
 from diffusionlens.analysis.measure import measure as measure_backbones
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import parse_analyses, parse_options
 from diffusionlens.analysis.run import Measurement, Settings
 from diffusionlens.data import PictureSource, UnreadablePicture, open_data
+from diffusionlens.data.sample import IGNORE
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.models import Backbone, load_model
@@ -159,6 +162,8 @@ def _check_data(source: PictureSource, images: int | None, progress: Progress) -
     unreadable = [{"file": file, "reason": reason} for file, reason in source.skipped]
     notes: list[dict[str, str]] = []
     counts = {"boxes": 0, "crowds": 0, "difficult": 0, "masks": 0, "depth": 0, "labelled": 0, "without_objects": 0}
+    annotated = {"mask": [0, 0], "depth": [0, 0]}
+    depths: list[float] = []
     opened, sizes = 0, set()
     indices = chosen_pictures(len(source), images)
     for done, index in enumerate(indices, start=1):
@@ -177,6 +182,12 @@ def _check_data(source: PictureSource, images: int | None, progress: Progress) -
         counts["depth"] += picture.depth is not None
         counts["labelled"] += picture.label is not None
         counts["without_objects"] += len(picture.boxes) == 0
+        if picture.mask is not None:
+            _add_up(annotated["mask"], picture.mask != IGNORE)
+        if picture.depth is not None:
+            read = picture.depth.isfinite()
+            _add_up(annotated["depth"], read)
+            depths += [bound.item() for bound in picture.depth[read].aminmax()] if read.any() else []
         sizes.add(picture.image.size)
         notes += [{"file": picture.name, "reason": note} for note in picture.notes]
     return {
@@ -186,12 +197,26 @@ def _check_data(source: PictureSource, images: int | None, progress: Progress) -
         "opened": opened,
         "provides": sorted(source.provides),
         "classes": len(source.classes),
+        "mask_classes": len(source.mask_classes),
         **counts,
+        "mask_share": _share(annotated["mask"]),
+        "depth_share": _share(annotated["depth"]),
+        "depth_range": [min(depths), max(depths)] if depths else None,
         "smallest": list(min(sizes)) if sizes else None,
         "largest": list(max(sizes)) if sizes else None,
         "unreadable": unreadable,
         "notes": notes,
     }
+
+
+def _add_up(sums: list[int], usable: Tensor) -> None:
+    sums[0] += int(usable.sum())
+    sums[1] += usable.numel()
+
+
+def _share(sums: list[int]) -> float | None:
+    """Share of the pixels that can be used: of a class, or with a reading."""
+    return sums[0] / sums[1] if sums[1] else None
 
 
 def demo(out: Path | str, *, progress: Progress = _silent) -> Measured | None:

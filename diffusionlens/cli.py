@@ -227,8 +227,15 @@ def _data_lines(data: dict[str, Any]) -> list[str]:
         "sizes": f"{smallest} to {largest} px (width x height)",
         "annotations": counts,
         "labels": f"{data['labelled']} pictures labelled, {data['classes']} classes",
-        "no objects": f"{data['without_objects']} pictures",
     }
+    if "boxes" in data["provides"]:
+        lines["no objects"] = f"{data['without_objects']} pictures"
+    if data["masks"]:
+        lines["masks"] = f"{data['mask_classes']} classes, {data['mask_share']:.1%} of the pixels are of one"
+    if data["depth"]:
+        lines["depth"] = f"{data['depth_share']:.1%} of the pixels have a reading"
+        if data["depth_range"]:
+            lines["depth"] += f", {data['depth_range'][0]:.3g} to {data['depth_range'][1]:.3g} m"
     shown = [*lines.items(), *(("skipped", f"{entry['file']}: {entry['reason']}") for entry in data["unreadable"])]
     shown += [("not used", f"{entry['file']}: {entry['reason']}") for entry in data["notes"]]
     return [data["label"], *(f"  {name:<13} {value}" for name, value in shown)]

@@ -31,7 +31,7 @@ def peak_allocation(run: Callable[[], object], device: str = "cpu") -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     held = largest = 0
-    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
+    for event in profile.profiler.kineto_results.events():
         if event.name() == "[memory]":
             held += event.nbytes()
             largest = max(largest, held)
