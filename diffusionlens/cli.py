@@ -165,7 +165,7 @@ def attention_bench(
     steps: Annotated[bool, typer.Option(help="also a training step of ViT-S/16 at 224 and 96 pixels")] = True,
     as_json: Json = False,
 ) -> None:
-    """Time 1.5-entmax attention against softmax attention and the entmax package, forward and backward."""
+    """Time entmax attention against softmax attention."""
     with ProgressReport() as progress:
         found = bench_attention(
             device,
