@@ -1,0 +1,1 @@
+"""Entmax-1.5 attention."""
