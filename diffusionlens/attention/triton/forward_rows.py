@@ -7,7 +7,7 @@ Some quadratic steps, which need the support, bring every row close; Newton step
 import triton
 import triton.language as tl
 
-from diffusionlens.attention.triton.heads import head_start, load_half_mask, load_rows, store_rows
+from diffusionlens.attention.triton.heads import head_start, load_half_mask, load_rows, row_products, store_rows
 from diffusionlens.attention.triton.solve import (
     is_finite,
     larger,
@@ -77,14 +77,12 @@ def forward_rows(
     heads,
     query_count,
     key_count,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
+    SHAPE: tl.constexpr,
     ROWS: tl.constexpr,
     TILES: tl.constexpr,
     SCALE_LATE: tl.constexpr,
     QUADRATIC_STEPS: tl.constexpr,
     TOLERANCE: tl.constexpr,
-    PRECISION: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """One program: ROWS queries of one head against all keys. TILES are (first key, number of keys) of every tile.
@@ -95,15 +93,15 @@ def forward_rows(
     blocks = tl.cdiv(query_count, ROWS)
     pair = tl.program_id(0) // blocks
     rows = (tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS)
-    query = load_rows(head_start(q, pair, heads), q.row, rows, query_count, HEAD_DIM, WIDTH)
+    queries = (head_start(q, pair, heads), q.row, rows, query_count)
+    query = load_rows(queries, SHAPE)
     key_start = head_start(k, pair, heads)
 
     products = ()
     maximum = tl.full((ROWS,), float("-inf"), tl.float32)
     for i in tl.static_range(len(TILES)):
         keys = TILES[i][0] + tl.arange(0, TILES[i][1])
-        key = load_rows(key_start, k.row, keys, key_count, HEAD_DIM, WIDTH)
-        tile = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        tile = row_products(query, queries, (key_start, k.row, keys, key_count), (ROWS, TILES[i][1]), SHAPE)
         if mask is not None:
             half_mask = load_half_mask(mask, pair, heads, rows[:, None], query_count, keys[None, :], key_count)
             tile = tl.fma(tile, half_scale, half_mask)
@@ -129,21 +127,21 @@ def forward_rows(
     tl.store(threshold + pair.to(tl.int64) * query_count + rows, row, mask=rows < query_count)
 
     value_start = head_start(v, pair, heads)
-    result = tl.zeros((ROWS, WIDTH), tl.float32)
-    mean = tl.zeros((ROWS, WIDTH), tl.float32)
+    result = tl.zeros((ROWS, SHAPE.width), tl.float32)
+    mean = tl.zeros((ROWS, SHAPE.width), tl.float32)
     root_sum = tl.zeros((ROWS,), tl.float32)
     for i in tl.static_range(len(TILES)):
         keys = TILES[i][0] + tl.arange(0, TILES[i][1])
-        value = load_rows(value_start, v.row, keys, key_count, HEAD_DIM, WIDTH)
+        value = load_rows((value_start, v.row, keys, key_count), SHAPE)
         u = roots(scores[i], tau[:, None], PTX)
-        result = tl.dot((u * u).to(value.dtype), value, result, input_precision=PRECISION)
+        result = tl.dot((u * u).to(value.dtype), value, result, input_precision="ieee")
         if mean_value is not None:
-            mean = tl.dot(u.to(value.dtype), value, mean, input_precision=PRECISION)
+            mean = tl.dot(u.to(value.dtype), value, mean, input_precision="ieee")
             root_sum += tl.sum(u, 1)
     invalid = (row != row)[:, None]
     result = tl.where(invalid, float("nan"), result)
-    store_rows(head_start(out, pair, heads), out.row, rows, query_count, result, HEAD_DIM, WIDTH)
+    store_rows((head_start(out, pair, heads), out.row, rows, query_count), result, SHAPE)
     if mean_value is not None:
         mean = mean / tl.where(root_sum > 0.0, root_sum, 1.0)[:, None]
         mean = tl.where(invalid, float("nan"), mean)
-        store_rows(head_start(mean_value, pair, heads), mean_value.row, rows, query_count, mean, HEAD_DIM, WIDTH)
+        store_rows((head_start(mean_value, pair, heads), mean_value.row, rows, query_count), mean, SHAPE)

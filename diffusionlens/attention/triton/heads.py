@@ -21,6 +21,14 @@ class Heads(NamedTuple):
     column: Any
 
 
+class Shape(NamedTuple):
+    """Compile-time widths: of a head, of its block (a power of two), and of the pieces in which it is contracted."""
+
+    head_dim: int
+    width: int
+    chunk: int
+
+
 def heads_of(tensor: Tensor) -> Heads:
     """The view of `tensor` [B, H, rows, columns] that is handed to a kernel."""
     return Heads(tensor, *tensor.stride())
@@ -35,23 +43,48 @@ def head_start(view, pair, heads):
 
 
 @triton.jit
-def load_rows(start, stride, rows, count, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows [R, WIDTH] of a head; rows from `count` on and columns from HEAD_DIM on are 0."""
-    columns = tl.arange(0, WIDTH)
+def offsets_in_head(block, columns, SHAPE: tl.constexpr):
+    """Pointers of block x columns, and which of them lie inside the head."""
+    start, stride, rows, count = block
     inside = rows[:, None] < count
-    if HEAD_DIM != WIDTH:
-        inside = inside & (columns[None, :] < HEAD_DIM)
-    return tl.load(start + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0)
+    if SHAPE.head_dim != SHAPE.width:
+        inside = inside & (columns[None, :] < SHAPE.head_dim)
+    return start + rows[:, None] * stride + columns[None, :], inside
 
 
 @triton.jit
-def store_rows(start, stride, rows, count, block, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Writes the block [R, WIDTH] in the element type of the tensor; what lies outside is left out."""
-    columns = tl.arange(0, WIDTH)
-    inside = rows[:, None] < count
-    if HEAD_DIM != WIDTH:
-        inside = inside & (columns[None, :] < HEAD_DIM)
-    tl.store(start + rows[:, None] * stride + columns[None, :], block.to(start.dtype.element_ty), mask=inside)
+def load_rows(block, SHAPE: tl.constexpr):
+    """[R, width] of a block (start of the head, row stride, rows [R], number of rows there are); 0 outside the head."""
+    pointers, inside = offsets_in_head(block, tl.arange(0, SHAPE.width), SHAPE)
+    return tl.load(pointers, mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(block, content, SHAPE: tl.constexpr):
+    """Writes `content` [R, width] in the element type of the tensor; what lies outside the head is left out."""
+    pointers, inside = offsets_in_head(block, tl.arange(0, SHAPE.width), SHAPE)
+    tl.store(pointers, content.to(pointers.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def row_products(content, block, other, SIZES: tl.constexpr, SHAPE: tl.constexpr):
+    """Every row of `block` times every row of `other`, SIZES = [R, S], in float32; `content` is the former, loaded.
+
+    Where SHAPE.chunk is less than the width, both are read again in narrow pieces: float32 is multiplied outside the tensor cores,
+    and wide pieces do not fit into the registers there.
+    """
+    if SHAPE.chunk == SHAPE.width:
+        result = tl.dot(content, tl.trans(load_rows(other, SHAPE)), input_precision="ieee")
+    else:
+        result = tl.zeros(SIZES, tl.float32)
+        for column in range(0, SHAPE.width, SHAPE.chunk):
+            columns = column + tl.arange(0, SHAPE.chunk)
+            pointers, inside = offsets_in_head(block, columns, SHAPE)
+            left = tl.load(pointers, mask=inside, other=0.0)
+            pointers, inside = offsets_in_head(other, columns, SHAPE)
+            right = tl.load(pointers, mask=inside, other=0.0)
+            result = tl.dot(left, tl.trans(right), result, input_precision="ieee")
+    return result
 
 
 @triton.jit

@@ -15,8 +15,9 @@ from torch import Tensor
 from diffusionlens.attention.triton.backward import backward_keys, backward_queries
 from diffusionlens.attention.triton.forward_rows import forward_rows
 from diffusionlens.attention.triton.forward_stream import forward_stream
-from diffusionlens.attention.triton.heads import heads_of
+from diffusionlens.attention.triton.heads import Shape, heads_of
 from diffusionlens.attention.triton.tiling import (
+    FLOAT_CHUNK,
     MAX_HEAD_DIM,
     ROWS_ON_CHIP,
     Tiling,
@@ -136,7 +137,7 @@ def forward_call(
     tiling = table.forward_rows
     constants |= {
         "ROWS": tiling.rows,
-        "TILES": key_tiles(keys),
+        "TILES": key_tiles(keys, tiling.keys),
         "SCALE_LATE": mask is None and scale > 0 and math.frexp(scale)[0] == 0.5,
         "QUADRATIC_STEPS": 3 if q.dtype == torch.float32 else 2,
     }
@@ -197,12 +198,9 @@ def backward_calls(
 
 def _shared_constants(q: Tensor) -> dict[str, Any]:
     head_dim = q.shape[-1]
-    return {
-        "HEAD_DIM": head_dim,
-        "WIDTH": padded_width(head_dim),
-        "PRECISION": "ieee",
-        "PTX": not triton.knobs.runtime.interpret,
-    }
+    width = padded_width(head_dim)
+    chunk = min(width, FLOAT_CHUNK) if q.dtype == torch.float32 else width
+    return {"SHAPE": Shape(head_dim, width, chunk), "PTX": not triton.knobs.runtime.interpret}
 
 
 def _programs(tensor: Tensor, rows: int) -> int:

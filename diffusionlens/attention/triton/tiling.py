@@ -13,10 +13,13 @@ ROWS_ON_CHIP = 256
 
 MAX_HEAD_DIM = 256
 
+FLOAT_CHUNK = 64
+"""Columns that are contracted at once in float32."""
+
 
 @dataclass(frozen=True)
 class Tiling:
-    """One launch: queries and keys per tile (keys is 0 where a kernel takes them all), warps and pipeline stages."""
+    """One launch: queries and keys per tile (at most, in the kernel that takes all keys), warps and pipeline stages."""
 
     rows: int
     keys: int
@@ -39,8 +42,8 @@ def padded_width(head_dim: int) -> int:
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
-def key_tiles(count: int) -> tuple[tuple[int, int], ...]:
-    """At most three (first key, width) tiles that cover `count` keys, widths powers of two from 16 on.
+def key_tiles(count: int, widest: int) -> tuple[tuple[int, int], ...]:
+    """(first key, width) of tiles that cover `count` keys, widths powers of two from 16 to `widest`, at most three below it.
 
     197 keys become 128 + 64 + 16: 208 instead of 256.
     """
@@ -48,11 +51,10 @@ def key_tiles(count: int) -> tuple[tuple[int, int], ...]:
     first = 0
     while first < count:
         left = count - first
-        width = max(16, 1 << (left - 1).bit_length())
-        half = width // 2
-        last = len(tiles) == 2
-        if not last and half >= 16 and width - left >= 16:
-            width = half
+        width = min(widest, max(16, 1 << (left - 1).bit_length()))
+        partial = sum(tile < widest for _, tile in tiles)
+        if partial < 2 and width > 16 and width - left >= 16:
+            width //= 2
         tiles.append((first, width))
         first += width
     return tuple(tiles)
@@ -65,14 +67,14 @@ def tail_width(count: int, tile: int) -> int:
 
 
 _HALF = {
-    64: Tilings(Tiling(64, 0, 4, 1), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2)),
-    128: Tilings(Tiling(64, 0, 8, 1), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2)),
-    256: Tilings(Tiling(64, 0, 8, 1), Tiling(64, 32, 8, 2), Tiling(64, 32, 8, 1), Tiling(32, 64, 8, 1)),
+    64: Tilings(Tiling(64, 256, 4, 1), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2)),
+    128: Tilings(Tiling(64, 256, 8, 1), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2)),
+    256: Tilings(Tiling(64, 256, 8, 1), Tiling(64, 32, 8, 2), Tiling(64, 32, 8, 1), Tiling(32, 64, 8, 1)),
 }
 _FLOAT = {
-    64: Tilings(Tiling(32, 0, 8, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
-    128: Tilings(Tiling(32, 0, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1)),
-    256: Tilings(Tiling(16, 0, 8, 1), Tiling(16, 32, 8, 1), Tiling(16, 32, 8, 1), Tiling(32, 16, 8, 1)),
+    64: Tilings(Tiling(16, 64, 8, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
+    128: Tilings(Tiling(16, 64, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1)),
+    256: Tilings(Tiling(16, 64, 8, 1), Tiling(16, 32, 8, 1), Tiling(16, 32, 8, 1), Tiling(32, 16, 8, 1)),
 }
 
 
