@@ -1,0 +1,83 @@
+"""Which tile sizes, warps and pipeline stages every kernel is launched with: one table, for real launches and for the tests.
+
+Chosen so that every kernel compiles for sm_90 without register spills (tests/attention/triton/test_compiled.py); none of it
+has been tuned by time.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+ROWS_ON_CHIP = 256
+"""The most keys for which a whole score row is kept in registers."""
+
+MAX_HEAD_DIM = 256
+
+FLOAT_CHUNK = 64
+"""Columns that are contracted at once in float32."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """One launch: queries and keys per tile (at most, in the kernel that takes all keys), warps and pipeline stages."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Tilings:
+    """The launches for one padded head dimension and one kind of element."""
+
+    forward_rows: Tiling
+    forward_stream: Tiling
+    backward_queries: Tiling
+    backward_keys: Tiling
+
+
+def padded_width(head_dim: int) -> int:
+    """The head dimension as the kernels hold it: a power of two, at least the 16 that a tensor core takes."""
+    return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def key_tiles(count: int, widest: int) -> tuple[tuple[int, int], ...]:
+    """(first key, width) of tiles that cover `count` keys, widths powers of two from 16 to `widest`, at most three below it.
+
+    197 keys become 128 + 64 + 16: 208 instead of 256.
+    """
+    tiles: list[tuple[int, int]] = []
+    first = 0
+    while first < count:
+        left = count - first
+        width = min(widest, max(16, 1 << (left - 1).bit_length()))
+        partial = sum(tile < widest for _, tile in tiles)
+        if partial < 2 and width > 16 and width - left >= 16:
+            width //= 2
+        tiles.append((first, width))
+        first += width
+    return tuple(tiles)
+
+
+def tail_width(count: int, tile: int) -> int:
+    """Width of the tile for what is left behind whole tiles: a power of two from 16 on, 0 where nothing is left."""
+    left = count % tile
+    return 0 if left == 0 else max(16, 1 << (left - 1).bit_length())
+
+
+_HALF = {
+    64: Tilings(Tiling(64, 256, 4, 1), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2)),
+    128: Tilings(Tiling(64, 256, 8, 1), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2)),
+    256: Tilings(Tiling(64, 256, 8, 1), Tiling(64, 32, 8, 2), Tiling(64, 32, 8, 1), Tiling(32, 64, 8, 1)),
+}
+_FLOAT = {
+    64: Tilings(Tiling(16, 64, 8, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
+    128: Tilings(Tiling(16, 64, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1)),
+    256: Tilings(Tiling(16, 64, 8, 1), Tiling(16, 32, 8, 1), Tiling(16, 32, 8, 1), Tiling(32, 16, 8, 1)),
+}
+
+
+def tilings(width: int, dtype: torch.dtype) -> Tilings:
+    """The launches for heads padded to `width` columns."""
+    return (_FLOAT if dtype == torch.float32 else _HALF)[max(width, 64)]
