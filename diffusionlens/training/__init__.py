@@ -1,0 +1,1 @@
+"""Training: DINO with softmax or entmax attention, and the runs it leaves."""
