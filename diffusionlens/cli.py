@@ -10,6 +10,7 @@ import typer
 
 from diffusionlens import api
 from diffusionlens.bench.measure import bench_measure
+from diffusionlens.cli_train import train
 from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(no_args_is_help=True, help="Time the program on this machine; ratios, alternated in one run.")
 app.add_typer(bench, name="bench")
+app.command()(train)
 
 Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="[label=]timm:NAME or a weights file")]
 Size = Annotated[str | None, typer.Option(help="picture size, N or HxW; default 224, or a smaller model's own")]

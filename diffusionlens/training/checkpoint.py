@@ -14,7 +14,20 @@ from diffusionlens.models.weights_file import read_weights
 
 FORMAT = 1
 KEYS = frozenset(
-    {"format", "step", "recipe", "student", "teacher", "optimizer", "scaler", "loss", "random", "ranks", "data", "skipped"}
+    {
+        "format",
+        "step",
+        "recipe",
+        "student",
+        "teacher",
+        "optimizer",
+        "scaler",
+        "loss",
+        "random",
+        "ranks",
+        "data",
+        "skipped",
+    }
 )
 
 
@@ -38,7 +51,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not set(content) >= KEYS:
         raise InputError(f"{path} is not a checkpoint of a training run; wanted RUN/checkpoints/last.pt")
     if content["format"] != FORMAT:
-        raise InputError(f"{path} has format {content['format']}, and this version reads {FORMAT}; update diffusionlens")
+        raise InputError(
+            f"{path} has format {content['format']}, and this version reads {FORMAT}; update diffusionlens"
+        )
     return dict(content)
 
 
@@ -92,7 +107,7 @@ def _sync_folder(folder: Path) -> None:
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """Where every random generator of this process stands, as tensors and plain values."""
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002  (libraries draw from the global one)
+    name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),
         "numpy": [str(name), torch.from_numpy(np.asarray(keys, dtype=np.int64)), *(float(value) for value in rest)],
@@ -105,7 +120,7 @@ def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None
     """Puts every random generator of this process where `random_state` found it."""
     random.setstate(state["python"])
     name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached))  # noqa: NPY002
+    np.random.set_state((name, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached))
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -115,5 +130,5 @@ def seed_everything(seed: int, rank: int, step: int) -> None:
     """Random generators of a rank that starts at `step` without a saved state: apart from every other rank's and start's."""
     words = np.random.SeedSequence((seed, rank, step)).generate_state(3)
     random.seed(int(words[0]))
-    np.random.seed(int(words[1]))  # noqa: NPY002
+    np.random.seed(int(words[1]))
     torch.manual_seed(int(words[2]))  # CUDA's too

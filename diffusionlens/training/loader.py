@@ -55,7 +55,9 @@ class ViewDataset(Dataset[_Item]):
         return [], key, skipped
 
 
-def load_views(source: PictureSource, crops: Crops, sampler: RunSampler, workers: int, device: torch.device) -> Iterator[ViewBatch]:
+def load_views(
+    source: PictureSource, crops: Crops, sampler: RunSampler, workers: int, device: torch.device
+) -> Iterator[ViewBatch]:
     """The batches of `sampler`, in its order whatever the number of workers.
 
     Raises:

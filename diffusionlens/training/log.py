@@ -48,15 +48,15 @@ class TensorBoard:
             raise InputError(
                 "run.tensorboard needs the package tensorboard: pip install 'diffusionlens[tensorboard]', or leave it false"
             ) from None
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder))
 
     def write(self, line: Mapping[str, Any]) -> None:
         for name, value in line.items():
             if isinstance(value, int | float) and name != "step":
-                self._writer.add_scalar(name, value, line["step"])  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, value, line["step"])
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class WeightsAndBiases:
@@ -66,7 +66,9 @@ class WeightsAndBiases:
         try:
             import wandb
         except ImportError:
-            raise InputError("run.wandb needs the package wandb: pip install 'diffusionlens[wandb]', or set it to null") from None
+            raise InputError(
+                "run.wandb needs the package wandb: pip install 'diffusionlens[wandb]', or set it to null"
+            ) from None
         self._run = wandb.init(project=project, name=folder.name, id=folder.name, resume="allow", config=dict(recipe))
 
     def write(self, line: Mapping[str, Any]) -> None:

@@ -10,13 +10,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from diffusionlens.models.variant import AttentionName, Specialization
+from diffusionlens.training.initialisation import Initialisation
+from diffusionlens.training.loss import CenterStart
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?) ?(epochs?|steps?|%)$")
 
 
 def _check_duration(text: object) -> str:
     if not isinstance(text, str) or not (found := _DURATION.match(text.strip())):
-        raise ValueError("wanted a number of epochs or steps, or a share of the run, as '10 epochs', '400 steps', '5 %'")
+        raise ValueError(
+            "wanted a number of epochs or steps, or a share of the run, as '10 epochs', '400 steps', '5 %'"
+        )
     number, unit = found.groups()
     if unit.startswith("step") and "." in number:
         raise ValueError("wanted a whole number of steps")
@@ -50,14 +54,16 @@ class ModelSection(_Section):
     """The backbone: a timm ViT and the variant upon it."""
 
     name: str = Field(description="timm's name of the model")
-    attention: AttentionName = Field(description="softmax, entmax15 or sparsemax, in every block of student and teacher")
+    attention: AttentionName = Field(
+        description="softmax, entmax15 or sparsemax, in every block of student and teacher"
+    )
     registers: Annotated[int, Field(ge=0)] | None = Field(
         description="register tokens between CLS and patches; null for what the name has"
     )
     specialize: Specialization = Field(description="cls_patch for separate weights of CLS and patches, or none")
     options: dict[str, Any] = Field(description="further options of timm.create_model, as img_size, embed_dim, depth")
     drop_path: Share = Field(description="stochastic depth of the student, linear from 0 to this over the blocks")
-    initialization: Literal["dino", "fan_in"] = Field(
+    initialisation: Initialisation = Field(
         description="dino: truncated normal of std .02. fan_in: std fan_in^-.5, for narrow models"
     )
 
@@ -92,7 +98,7 @@ class AugmentationSection(_Section):
     contrast: NotNegative = Field(description="strength of jitter")
     saturation: NotNegative = Field(description="strength of jitter")
     hue: Annotated[float, Field(ge=0, le=0.5)] = Field(description="strength of jitter, in turns of the hue circle")
-    gray: Share = Field(description="probability of grey")
+    grey: Share = Field(description="probability of grey")
     blur: tuple[Share, Share, Share] = Field(description="probabilities of Gaussian blur")
     blur_radius: Range = Field(description="radius (standard deviation) of the blur in pixels, from and to")
     solarize: tuple[Share, Share, Share] = Field(description="probabilities of solarisation")
@@ -124,13 +130,12 @@ class LossSection(_Section):
 
     student_temperature: Positive = Field(description="temperature of the student")
     center_momentum: Share = Field(description="momentum of the centre's moving average")
-    center_start: Literal["zero", "first_batch"] = Field(description="where the centre starts: 0, or the first batch's mean")
+    center_start: CenterStart = Field(description="where the centre starts: 0, or the first batch's mean")
 
 
 class OptimizerSection(_Section):
-    """Optimiser and its schedules, by step."""
+    """AdamW and its schedules, by step."""
 
-    name: Literal["adamw", "sgd"] = Field(description="optimiser")
     lr: Positive = Field(description="peak learning rate at a batch of `lr_batch`; scaled in proportion to batch_size")
     lr_batch: Count = Field(description="the batch that `lr` is for")
     lr_end: NotNegative = Field(description="learning rate at the end (cosine), not scaled")
@@ -138,29 +143,35 @@ class OptimizerSection(_Section):
     weight_decay: NotNegative = Field(description="at the start; biases and norms have none")
     weight_decay_end: NotNegative = Field(description="at the end (cosine)")
     clip: Positive | None = Field(description="largest L2 norm of a gradient; null for no clipping")
-    clip_by: Literal["parameter", "global"] = Field(description="each parameter's own norm (as DINO), or that of all together")
+    clip_by: Literal["parameter", "global"] = Field(
+        description="each parameter's own norm (as DINO), or that of all together"
+    )
     freeze_last_layer: Duration = Field(description="how long the head's last layer is not trained")
 
 
 class RunSection(_Section):
     """How the run is carried out on this machine; may change from one start to the next."""
 
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    workers: Annotated[int, Field(ge=0)] = Field(4, description="processes that read pictures, for each rank")
-    accumulate: Count = Field(1, description="parts that a rank's share of the batch is computed in, to save memory")
-    compile: bool = Field(False, description="compile the backbones with torch.compile")
-    log_every: Count = Field(10, description="steps between two lines of the log")
-    tensorboard: bool = Field(False, description="also write RUN/tensorboard (extra `tensorboard`)")
-    wandb: str | None = Field(None, description="also log to this project of Weights & Biases (extra `wandb`)")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
+    workers: Annotated[int, Field(ge=0)] = Field(default=4, description="processes that read pictures, for each rank")
+    accumulate: Count = Field(
+        default=1, description="parts that a rank's share of the batch is computed in, to save memory"
+    )
+    compile: bool = Field(default=False, description="compile the backbones with torch.compile")
+    log_every: Count = Field(default=10, description="steps between two lines of the log")
+    tensorboard: bool = Field(default=False, description="also write RUN/tensorboard (extra `tensorboard`)")
+    wandb: str | None = Field(default=None, description="also log to this project of Weights & Biases (extra `wandb`)")
 
 
 class CheckpointSection(_Section):
     """What is kept of a run; may change from one start to the next."""
 
-    save: Duration = Field("1 epoch", description="how often last.pt is written")
-    every: Duration = Field("10 epochs", description="how often a numbered checkpoint and the teacher's weights are kept")
+    save: Duration = Field(default="1 epoch", description="how often last.pt is written")
+    every: Duration = Field(
+        default="10 epochs", description="how often a numbered checkpoint and the teacher's weights are kept"
+    )
     keep: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="how many numbered checkpoints stay; null for all. The teacher's weights always stay"
+        default=None, description="how many numbered checkpoints stay; null for all. The teacher's weights always stay"
     )
 
 
@@ -178,7 +189,9 @@ class Recipe(_Section):
     batch_size: Count = Field(description="pictures in a step, all ranks and parts together")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(description="of weights, order of pictures and augmentation")
     precision: Literal["fp32", "bf16", "fp16"] = Field(description="of the forward pass (autocast); weights are fp32")
-    init_from: str | None = Field(None, description="MODEL whose weights the backbone starts from, in place of random ones")
+    init_from: str | None = Field(
+        default=None, description="MODEL whose weights the backbone starts from, in place of random ones"
+    )
     run: RunSection = Field(default_factory=RunSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
 

@@ -17,7 +17,7 @@ from diffusionlens.training.recipe import Recipe
 _SUFFIXES = (".yaml", ".yml")
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML with numbers as people write them (1e-3 is one) and without a key given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -115,7 +115,7 @@ def _read(name: str, beside: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path in above:
         raise InputError(f"recipe {path} extends itself (by way of {above[-1]}); take one 'extends' out")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  (a SafeLoader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"recipe {path} is not YAML ({' '.join(str(error).split())[:200]})") from None
     except OSError as error:
@@ -158,7 +158,7 @@ def _parse_setting(text: str) -> tuple[str, Any]:
     if not separator or not key.strip():
         raise InputError(f"--set {text}; wanted key=value, as optimizer.lr=1e-3")
     try:
-        return key.strip(), yaml.load(value, Loader=_Loader)  # noqa: S506  (a SafeLoader)
+        return key.strip(), yaml.load(value, Loader=_Loader)
     except yaml.YAMLError:
         raise InputError(f"--set {text}: '{value}' is not a YAML value; put it in quotes") from None
 

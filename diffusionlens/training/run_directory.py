@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from diffusionlens.errors import InputError
 from diffusionlens.models import run_directory as layout
 from diffusionlens.models.own_format import describe, save_own
 from diffusionlens.models.run_directory import checkpoint_name
 from diffusionlens.training.checkpoint import link_or_copy, save_checkpoint, write_whole
+from diffusionlens.training.networks import MultiCropNetwork
 from diffusionlens.training.recipe import Recipe
 from diffusionlens.training.recipe_files import write_recipe
 
@@ -62,7 +61,9 @@ class RunDirectory:
             for name in (layout.CHECKPOINTS, layout.TEACHER):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"--out {self.path} could not be made ({error.strerror}); choose another directory") from None
+            raise InputError(
+                f"--out {self.path} could not be made ({error.strerror}); choose another directory"
+            ) from None
         for left in self.path.rglob(".*.part"):  # what a killed process was writing
             left.unlink(missing_ok=True)
         write_whole(self.path / layout.RECIPE, lambda file: file.write(write_recipe(recipe).encode()))
@@ -75,12 +76,11 @@ class RunDirectory:
         text = json.dumps(self.manifest, indent=2, ensure_ascii=False) + "\n"
         write_whole(self.path / layout.MANIFEST, lambda file: file.write(text.encode(errors="backslashreplace")))
 
-    def save(self, content: dict[str, Any], teacher: nn.Module, *, numbered: bool, keep: int | None) -> None:
+    def save(self, content: dict[str, Any], teacher: MultiCropNetwork, *, numbered: bool, keep: int | None) -> None:
         """Writes last.pt and the teacher's backbone; `numbered` keeps both under the epoch's name too.
 
         Args:
             content: of the checkpoint.
-            teacher: the backbone alone.
             keep: how many numbered checkpoints stay; None for all.
 
         Raises:
@@ -89,8 +89,8 @@ class RunDirectory:
         step, steps_per_epoch = content["step"], self.manifest["steps_per_epoch"]
         name = checkpoint_name(step, steps_per_epoch)
         weights = self.path / layout.TEACHER / f"{layout.LAST}.safetensors"
-        facts = {"epoch": step // steps_per_epoch, "recipe": content["recipe"], "position_rule": POSITION_RULE}
-        save_own(weights, teacher, describe(teacher, **facts))
+        facts = {"epoch": step // steps_per_epoch, "recipe": content["recipe"], "position_rule": teacher.positions}
+        save_own(weights, teacher.backbone, describe(teacher.backbone, **facts))
         # last.pt takes its name after all else: whoever is killed on the way goes on from the one before and comes here again.
         if numbered:
             link_or_copy(weights, weights.with_stem(name))
@@ -109,6 +109,3 @@ class RunDirectory:
         for old in sorted(numbered, key=lambda path: path.stat().st_mtime_ns)[:-keep]:
             with contextlib.suppress(OSError):
                 old.unlink()
-
-
-POSITION_RULE = "dino"

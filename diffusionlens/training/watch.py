@@ -24,7 +24,7 @@ class CollapseWatch:
         self._said: set[str] = set()
 
     def see(self, line: Mapping[str, Any]) -> str | None:
-        """The warning that this line (loss, teacher_entropy, batch_entropy, step) brings, or None."""
+        """The warning that this line (loss, sample_entropy, teacher_entropy, step) brings, or None."""
         if line["step"] < self.patience:
             return None
         kind = self._kind(line)
@@ -41,9 +41,9 @@ class CollapseWatch:
         if abs(line["loss"] - self.uniform) < _STUCK * self.uniform:
             return "uniform"
         # The same answer to every picture: the mean over pictures has no more entropy than each of them.
-        if line["batch_entropy"] < 0.1 * self.uniform and line["batch_entropy"] - line["teacher_entropy"] < _GAP:
+        if line["teacher_entropy"] < 0.1 * self.uniform and line["teacher_entropy"] - line["sample_entropy"] < _GAP:
             return "constant"
-        if line["batch_entropy"] - line["loss"] < _GAP:
+        if line["teacher_entropy"] - line["loss"] < _GAP:
             return "nothing learned"
         return None
 
@@ -51,15 +51,14 @@ class CollapseWatch:
         if kind == "uniform":
             return (
                 f"collapse: the loss stands at {line['loss']:.2f}, and ln K is {self.uniform:.2f}: outputs are uniform. "
-                f"Usual causes: a teacher temperature that is too high, a centre momentum that is too low, a learning rate that is "
-                f"too high"
+                f"Usual causes: too high a teacher temperature, too low a centre momentum, too high a learning rate"
             )
         if kind == "constant":
             return (
-                f"collapse: every picture gets the same answer (entropy of the mean output {line['batch_entropy']:.2f} nats, of "
-                f"one output {line['teacher_entropy']:.2f}). Usual causes: centring too slow, a teacher temperature that is too low"
+                f"collapse: every picture gets the same answer (entropy of the mean output {line['teacher_entropy']:.2f} nats, "
+                f"of one output {line['sample_entropy']:.2f}). Usual causes: too slow a centre, too low a teacher temperature"
             )
-        gap = line["batch_entropy"] - line["loss"]
+        gap = line["teacher_entropy"] - line["loss"]
         return (
             f"nothing learned yet: entropy of the mean teacher output minus loss is {gap:.2f} nats, and runs that learn exceed "
             f"{_GAP}. A falling loss alone does not show learning"

@@ -45,7 +45,12 @@ def test_the_base_is_dinos() -> None:
     recipe = read_recipe("dino_vits16")
     assert recipe.peak_lr == 5e-4 * 1024 / 256
     optimizer = recipe.optimizer
-    assert (optimizer.weight_decay, optimizer.weight_decay_end, optimizer.clip, optimizer.lr_end) == (0.04, 0.4, 3, 1e-6)
+    assert (optimizer.weight_decay, optimizer.weight_decay_end, optimizer.clip, optimizer.lr_end) == (
+        0.04,
+        0.4,
+        3,
+        1e-6,
+    )
     assert (recipe.head.out_dim, recipe.head.hidden, recipe.head.bottleneck) == (65536, 2048, 256)
     assert recipe.augmentation.blur == (1.0, 0.1, 0.5)
     assert recipe.augmentation.solarize == (0.0, 0.2, 0.0)
