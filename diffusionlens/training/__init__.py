@@ -1,1 +1,1 @@
-"""Training: DINO with softmax or entmax attention, and the runs it leaves."""
+"""Training: DINO pretraining of ViTs with a choice of attention, from one process to a cluster."""

@@ -4,11 +4,24 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from diffusionlens.errors import InputError
 from diffusionlens.training.checkpoint import write_whole
+from diffusionlens.training.recipe import Recipe
+
+
+def check_extras(recipe: Recipe) -> None:
+    """Raises:
+    InputError: the recipe logs to something whose package is not installed.
+    """
+    for asked, package in ((recipe.run.tensorboard, "tensorboard"), (recipe.run.wandb is not None, "wandb")):
+        if asked and find_spec(package) is None:
+            raise InputError(
+                f"run.{package} needs the package {package}: pip install 'diffusionlens[{package}]', or leave it out"
+            )
 
 
 class Sink(Protocol):
@@ -42,12 +55,8 @@ class TensorBoard:
     """RUN/tensorboard."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise InputError(
-                "run.tensorboard needs the package tensorboard: pip install 'diffusionlens[tensorboard]', or leave it false"
-            ) from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(folder))
 
     def write(self, line: Mapping[str, Any]) -> None:
@@ -63,12 +72,8 @@ class WeightsAndBiases:
     """A run of the same name in a project of Weights & Biases."""
 
     def __init__(self, project: str, folder: Path, recipe: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise InputError(
-                "run.wandb needs the package wandb: pip install 'diffusionlens[wandb]', or set it to null"
-            ) from None
+        import wandb
+
         self._run = wandb.init(project=project, name=folder.name, id=folder.name, resume="allow", config=dict(recipe))
 
     def write(self, line: Mapping[str, Any]) -> None:

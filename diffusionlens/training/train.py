@@ -16,7 +16,7 @@ from diffusionlens.spec import parse_spec
 from diffusionlens.training.build import build_learner
 from diffusionlens.training.checkpoint import load_checkpoint, restore_random_state, seed_everything
 from diffusionlens.training.loader import load_views
-from diffusionlens.training.log import JsonLines, RunLog, Sink, TensorBoard, WeightsAndBiases
+from diffusionlens.training.log import JsonLines, RunLog, Sink, TensorBoard, WeightsAndBiases, check_extras
 from diffusionlens.training.loop import Run, run_loop
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe import CHANGEABLE, Recipe
@@ -71,6 +71,7 @@ def train(
         recipe = read_recipe(recipe, overlays, settings)
     elif overlays or settings:
         raise InputError("overlays and settings go with the name of a recipe; a Recipe is final")
+    check_extras(recipe)
     directory = RunDirectory(Path(out))
     if resume:
         directory.check_old()
