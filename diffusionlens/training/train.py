@@ -213,7 +213,7 @@ def _announce(recipe: Recipe, plan: BatchPlan, timetable: Timetable, step: int, 
     if recipe.augmentation.place == "workers" and recipe.crops.global_size >= 200:
         ceiling = _ONE_CORE * max(recipe.run.workers, 1) * plan.ranks
         lines.append(
-            f"{recipe.run.workers} workers for each of {plan.ranks} ranks prepare about {ceiling} pictures a second; when the log "
-            f"says that training waits for data, say --set augmentation.place=device"
+            f"{recipe.run.workers} workers for each of {plan.ranks} ranks prepare about {ceiling} pictures a second; when the "
+            f"log says that training waits for data, say --set augmentation.place=device"
         )
     print("\n".join(lines), file=sys.stderr, flush=True)
