@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from diffusionlens.training.train import train as run_training
+
 
 def train(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="a YAML file, or the name of a shipped recipe")],
@@ -20,8 +22,6 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
 ) -> None:
     """Train a ViT by self-distillation (DINO), with softmax or entmax attention. Several processes: torchrun."""
-    from diffusionlens.training.train import train as run_training  # slow to import, and only this command needs it
-
     done = run_training(recipe, data, out, overlays=overlay or [], settings=setting or [], resume=resume)
     if done is None:  # not the first of several processes
         return
