@@ -32,7 +32,7 @@ class MultiCropNetwork(nn.Module):
         if getattr(backbone, "cls_token", None) is None:
             raise InputError(f"{type(backbone).__name__} has no CLS token, which DINO trains; choose a ViT with one")
         backbone.reset_classifier(0, "token")  # type: ignore[operator]
-        backbone.patch_embed.strict_img_size = False  # type: ignore[union-attr]
+        _take_any_size(backbone)
         self.backbone, self.head, self.positions = backbone, head, positions
 
     def forward(self, views: Sequence[Tensor]) -> Tensor:
@@ -44,21 +44,26 @@ class MultiCropNetwork(nn.Module):
         """The normed CLS token [B,D] of pictures [B,3,H,W].
 
         Raises:
-            ValueError: the patch size does not divide the pictures, or they are not square and `dynamic_img_size` is on.
+            ValueError: the patch size does not divide the pictures.
         """
         embed: Any = self.backbone.patch_embed
         rows, columns = (length // patch for length, patch in zip(pictures.shape[-2:], embed.patch_size, strict=True))
         if pictures.shape[-2:] != (rows * embed.patch_size[0], columns * embed.patch_size[1]):
             raise ValueError(f"views of {tuple(pictures.shape[-2:])} are no whole patches of {embed.patch_size}")
-        if rows != columns and getattr(self.backbone, "dynamic_img_size", False):
-            raise ValueError("timm would resize the positions of views that are not square by its own rule")
         table = getattr(self.backbone, "pos_embed", None)
         if table is None or (rows, columns) == embed.grid_size:
             return self.backbone(pictures)
-        # timm adds a table of the right length as it is; so it is handed one, for this pass only. Gradients reach the
+        # timm adds the table as it is; so it is handed one of the right size, for this pass only. Gradients reach the
         # parameter through the resizing.
         resized = resize_positions(table, embed.grid_size, (rows, columns), self.positions)
         return functional_call(self.backbone, {"pos_embed": resized}, (pictures,))
+
+
+def _take_any_size(backbone: Any) -> None:
+    """Neither refuse pictures of another size than the native one, nor resize positions by timm's own rule for them."""
+    backbone.patch_embed.strict_img_size = False
+    if getattr(backbone, "dynamic_img_size", False):
+        backbone.dynamic_img_size, backbone.patch_embed.flatten = False, True
 
 
 def make_teacher(student: MultiCropNetwork, backbone: nn.Module, head: nn.Module) -> MultiCropNetwork:
