@@ -8,10 +8,11 @@ from diffusionlens.api import check, demo, measure
 from diffusionlens.data import open_data
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
+from diffusionlens.training.train import train
 
 try:
     __version__ = version("diffusionlens")
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
-__all__ = ["InputError", "check", "demo", "load_model", "measure", "open_data"]
+__all__ = ["InputError", "check", "demo", "load_model", "measure", "open_data", "train"]

@@ -16,6 +16,7 @@ import typer
 from diffusionlens import api
 from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
 from diffusionlens.bench.measure import bench_measure
+from diffusionlens.cli_train import train
 from diffusionlens.errors import InputError, OtherProcessError
 from diffusionlens.progress import ProgressReport, complain, printable
 
@@ -31,6 +32,7 @@ bench = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Time the program on this machine; ratios, alternated in one run."
 )
 app.add_typer(bench, name="bench")
+app.command()(train)
 
 Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME or a weights file")]
 Size = Annotated[str | None, typer.Option(help="picture size, N or HxW; default 224, or a smaller model's own")]

@@ -63,8 +63,12 @@ def test_unknown_name_and_option() -> None:
 
 
 def test_no_network_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_: object, **__: object) -> None:
-        raise OSError("no network\nat all")
+    create = timm.create_model
+
+    def offline(name: str, *, pretrained: bool = False, **options: object) -> object:
+        if pretrained:
+            raise OSError("no network\nat all")
+        return create(name, pretrained=False, **options)
 
     monkeypatch.setattr(timm, "create_model", offline)
     with pytest.raises(InputError, match="pretrained=false") as caught:

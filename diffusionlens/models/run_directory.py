@@ -1,0 +1,98 @@
+"""Where a training run keeps what: the names that training writes and everybody else reads.
+
+    RUN/recipe.yaml                         the resolved recipe
+    RUN/manifest.json                       what was run on which data, and how it ended
+    RUN/log.jsonl                           one JSON object a line
+    RUN/checkpoints/last.pt                 everything that resuming needs
+    RUN/checkpoints/epoch_0010.pt           the same, kept
+    RUN/teacher/last.safetensors            the teacher's backbone, for load_model
+    RUN/teacher/epoch_0010.safetensors      the same, kept; epoch_0000 is the untrained network
+
+A checkpoint inside an epoch is named by its step: step_00000400.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from diffusionlens.errors import InputError
+
+RECIPE, MANIFEST, LOG = "recipe.yaml", "manifest.json", "log.jsonl"
+CHECKPOINTS, TEACHER, LAST = "checkpoints", "teacher", "last"
+_NAME = re.compile(r"^(?:epoch_(?P<epoch>\d+)|step_(?P<step>\d+))$")
+
+
+@dataclass(frozen=True)
+class RunWeights:
+    """The teacher's weights at one moment: `path`, `epoch` (fractional inside one) and `step`, and `name` as in RUN@name."""
+
+    path: Path
+    epoch: float
+    step: int
+
+    @property
+    def name(self) -> str:
+        return f"epoch={int(self.epoch)}" if self.path.stem.startswith("epoch") else f"step={self.step}"
+
+
+def checkpoint_name(step: int, steps_per_epoch: int) -> str:
+    """The stem of the files of a numbered checkpoint."""
+    epoch, rest = divmod(step, steps_per_epoch)
+    return f"step_{step:08d}" if rest else f"epoch_{epoch:04d}"
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a training run."""
+    return (path / RECIPE).is_file() and (path / TEACHER).is_dir()
+
+
+def list_weights(run: Path) -> list[RunWeights]:
+    """The numbered weights of a run's teacher, in the order of training.
+
+    Raises:
+        InputError: not a run, or its manifest is damaged.
+    """
+    steps_per_epoch = _steps_per_epoch(run)
+    found = []
+    for path in (run / TEACHER).glob("*.safetensors"):
+        if name := _NAME.match(path.stem):
+            step = int(name["step"]) if name["step"] else int(name["epoch"]) * steps_per_epoch
+            found.append(RunWeights(path, step / steps_per_epoch, step))
+    return sorted(found, key=lambda weights: weights.step)
+
+
+def find_weights(run: Path, at: str | None = None) -> Path:
+    """The file of a run's teacher: its last one, or that of "epoch=10" or "step=400".
+
+    Raises:
+        InputError: not a run, one without weights yet, or without those (says which there are).
+    """
+    known = list_weights(run)
+    if at is None:
+        last = run / TEACHER / f"{LAST}.safetensors"
+        if last.is_file():
+            return last
+        if known:
+            return known[-1].path
+        raise InputError(f"{run} holds no weights yet; its training has not written its first checkpoint")
+    unit, _, number = at.partition("=")
+    if unit not in ("epoch", "step") or not number.isdigit():
+        raise InputError(f"'@{at}' behind {run}; wanted @epoch=N or @step=N")
+    for weights in known:
+        if (weights.step if unit == "step" else weights.epoch) == int(number):
+            return weights.path
+    names = [weights.name for weights in known]
+    near = get_close_matches(at, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"{run} kept no weights of {at}; it has {', '.join(names) or 'none yet'}{hint}")
+
+
+def _steps_per_epoch(run: Path) -> int:
+    try:
+        return int(json.loads((run / MANIFEST).read_text(encoding="utf-8"))["steps_per_epoch"])
+    except FileNotFoundError:
+        raise InputError(f"{run} is not a training run (no {MANIFEST}); wanted a folder that `train` made") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{run / MANIFEST} is damaged; `train --resume` writes it anew") from None

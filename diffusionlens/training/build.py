@@ -1,0 +1,106 @@
+"""A recipe's parts, made."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from diffusionlens.errors import InputError
+from diffusionlens.models import build, load_model
+from diffusionlens.training.head import DINOHead
+from diffusionlens.training.initialisation import initialise
+from diffusionlens.training.loss import DINOLoss
+from diffusionlens.training.networks import MultiCropNetwork, make_teacher
+from diffusionlens.training.optimizer import adamw
+from diffusionlens.training.ranks import Ranks
+from diffusionlens.training.recipe import Recipe
+from diffusionlens.training.step import Learner
+
+
+def build_learner(recipe: Recipe, ranks: Ranks, *, fresh: bool) -> Learner:
+    """Student, teacher, loss and optimiser on the rank's device, with starting weights: random ones (torch's generator), or those
+    of `init_from` when `fresh`.
+
+    Raises:
+        InputError: the model can't be built so, its patches do not divide the views, or `init_from` does not fit.
+    """
+    if recipe.precision == "fp16" and ranks.device.type != "cuda":
+        raise InputError("precision is fp16, which is for GPUs; use --set precision=bf16 or fp32")
+    backbone = build_backbone(recipe, drop_path=recipe.model.drop_path)
+    initialise(backbone, recipe.model.initialisation)
+    if fresh and recipe.init_from is not None:
+        start_from(backbone, recipe.init_from)
+    student = MultiCropNetwork(backbone, _head(recipe, backbone))
+    teacher_backbone = build_backbone(recipe, drop_path=0.0)
+    teacher = make_teacher(student, teacher_backbone, _head(recipe, teacher_backbone))
+    student, teacher = student.to(ranks.device), teacher.to(ranks.device)
+    if recipe.run.compile:
+        student.backbone.compile()
+        teacher.backbone.compile()
+    wrapped: nn.Module = student
+    if ranks.count > 1:
+        if recipe.head.batch_norm:
+            wrapped = nn.SyncBatchNorm.convert_sync_batchnorm(student) if ranks.device.type == "cuda" else student
+        wrapped = DistributedDataParallel(wrapped, device_ids=[ranks.device] if ranks.device.type == "cuda" else None)
+    loss = DINOLoss(
+        recipe.head.out_dim, recipe.loss.student_temperature, recipe.loss.center_momentum, recipe.loss.center_start
+    ).to(ranks.device)
+    scaler = torch.amp.GradScaler(ranks.device.type, enabled=recipe.precision == "fp16")
+    return Learner(student, wrapped, teacher, loss, adamw(student), scaler)
+
+
+def build_backbone(recipe: Recipe, drop_path: float) -> nn.Module:
+    """The recipe's ViT for pictures of the global views' size, weights random as timm makes them.
+
+    Raises:
+        InputError: timm can't make it, or its patches do not divide the views.
+    """
+    crops, model = recipe.crops, recipe.model
+    options = {"img_size": crops.global_size, **model.options} | ({"drop_path_rate": drop_path} if drop_path else {})
+    backbone = build(model.name, model.attention, model.registers, model.specialize, **options)
+    embed: Any = backbone.patch_embed
+    patch = embed.patch_size
+    for name, size in (("global_size", crops.global_size), ("local_size", crops.local_size)):
+        if any(size % length for length in patch):
+            near = max(round(size / patch[0]), 1) * patch[0]
+            raise InputError(
+                f"crops.{name} is {size}, and {model.name} has patches of {patch[0]} pixels; use a multiple of that, as {near}"
+            )
+    return backbone
+
+
+def start_from(backbone: nn.Module, model: str) -> None:
+    """Gives a new backbone the weights of a trained MODEL, its positions resized by its own rule.
+
+    Raises:
+        InputError: MODEL can't be opened, or has other weights than the backbone (names the first ones).
+    """
+    trained = load_model(model)
+    embed: Any = backbone.patch_embed
+    rows, columns = (count * length for count, length in zip(embed.grid_size, embed.patch_size, strict=True))
+    trained.set_size((rows, columns))
+    own, given = backbone.state_dict(), trained.model.state_dict()
+    wrong = sorted(
+        list(own.keys() ^ given.keys())
+        + [key for key in own.keys() & given.keys() if own[key].shape != given[key].shape]
+    )
+    if wrong:
+        raise InputError(
+            f"init_from={model} ({trained.origin.architecture}) does not fit the recipe's model: {len(wrong)} weights differ in "
+            f"name or shape, as {', '.join(wrong[:3])}; give the recipe's model section that architecture"
+        )
+    backbone.load_state_dict(given)
+
+
+def _head(recipe: Recipe, backbone: nn.Module) -> DINOHead:
+    head = recipe.head
+    return DINOHead(
+        int(backbone.num_features),  # type: ignore[arg-type]
+        head.out_dim,
+        head.hidden,
+        head.bottleneck,
+        head.layers,
+        head.norm_last_layer,
+        head.batch_norm,
+    )

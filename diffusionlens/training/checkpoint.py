@@ -1,0 +1,134 @@
+"""Checkpoints: written whole or not at all, read without running code, and with everything that the next step needs."""
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from diffusionlens.errors import InputError
+from diffusionlens.models.weights_file import read_weights
+
+FORMAT = 1
+KEYS = frozenset(
+    {
+        "format",
+        "step",
+        "recipe",
+        "student",
+        "teacher",
+        "optimizer",
+        "scaler",
+        "loss",
+        "random",
+        "ranks",
+        "data",
+        "skipped",
+    }
+)
+
+
+def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes `content` (tensors and plain values, the keys `KEYS`) as `path`.
+
+    Raises:
+        InputError: it can't be written (a full disk); what stood there before is untouched.
+    """
+    assert set(content) == KEYS, set(content) ^ KEYS
+    write_whole(path, lambda file: torch.save(dict(content), file))
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """What `save_checkpoint` wrote, on the CPU.
+
+    Raises:
+        InputError: not there, cut short, or not a checkpoint of this program.
+    """
+    content, _ = read_weights(path)
+    if not set(content) >= KEYS:
+        raise InputError(f"{path} is not a checkpoint of a training run; wanted RUN/checkpoints/last.pt")
+    if content["format"] != FORMAT:
+        raise InputError(
+            f"{path} has format {content['format']}, and this version reads {FORMAT}; update diffusionlens"
+        )
+    return dict(content)
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Writes a file under a temporary name, forces it to the disk and gives it its own name.
+
+    Raises:
+        InputError: it can't be written; what stood there before is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:  # torch's writer turns what the file raises into a RuntimeError
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+        raise InputError(f"{path} could not be written ({reason}); make room and continue with --resume") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """`target` with the content of `source`, without a second copy on disks that can.
+
+    Raises:
+        InputError: it can't be written.
+    """
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        temporary.unlink(missing_ok=True)
+        os.link(source, temporary)
+        temporary.replace(target)
+        temporary.unlink(missing_ok=True)  # a name that was a link to the same file already stays otherwise
+    except OSError:
+        write_whole(target, lambda file: file.write(source.read_bytes()))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a new name in a folder survive a power cut, where the system can."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Where every random generator of this process stands, as tensors and plain values."""
+    name, keys, *rest = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": [str(name), torch.from_numpy(np.asarray(keys, dtype=np.int64)), *(float(value) for value in rest)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Puts every random generator of this process where `random_state` found it."""
+    random.setstate(state["python"])
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def seed_everything(seed: int, rank: int, step: int) -> None:
+    """Random generators of a rank that starts at `step` without a saved state: apart from every other rank's and start's."""
+    words = np.random.SeedSequence((seed, rank, step)).generate_state(3)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    torch.manual_seed(int(words[2]))  # CUDA's too

@@ -1,0 +1,219 @@
+"""`train`: a recipe and pictures to a run directory."""
+
+import hashlib
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from diffusionlens.data import PictureSource, open_data
+from diffusionlens.errors import InputError
+from diffusionlens.spec import parse_spec
+from diffusionlens.training.build import build_learner
+from diffusionlens.training.checkpoint import load_checkpoint, restore_random_state, seed_everything
+from diffusionlens.training.loader import load_views
+from diffusionlens.training.log import JsonLines, RunLog, Sink, TensorBoard, WeightsAndBiases, check_extras
+from diffusionlens.training.loop import Run, run_loop
+from diffusionlens.training.ranks import Ranks
+from diffusionlens.training.recipe import CHANGEABLE, Recipe
+from diffusionlens.training.recipe_files import differences, read_recipe, recipe_from
+from diffusionlens.training.run_directory import RunDirectory
+from diffusionlens.training.sampler import BatchPlan, RunSampler
+from diffusionlens.training.timetable import Timetable
+from diffusionlens.training.views import make_cut, make_prepare
+
+_ONE_CORE = 55  # pictures of 224 px that one core prepares a second with 2 + 8 views and augmentation (measured)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a run ended: `status` "complete" or "stopped" (asked to; resume it), after `step` steps of `total`."""
+
+    run: Path
+    status: str
+    step: int
+    total: int
+
+
+def train(
+    recipe: str | Path | Recipe,
+    data: str | PictureSource,
+    out: Path | str,
+    *,
+    overlays: Sequence[str | Path] = (),
+    settings: Sequence[str] = (),
+    resume: bool = False,
+    after_save: Callable[[Path, int], None] | None = None,
+) -> Trained | None:
+    """Trains, and leaves a run directory (layout: `diffusionlens.models.run_directory`).
+
+    Args:
+        recipe: a YAML file, the name of a shipped recipe, or a Recipe.
+        data: a DATA string or a picture source; labels and boxes are not looked at.
+        out: the run directory to make, or with `resume` the one to go on with.
+        overlays: recipes laid over the first.
+        settings: "optimizer.lr=1e-3" and the like.
+        resume: goes on with the same run from its last checkpoint; only `run.*` and `checkpoint.*` may differ.
+        after_save: called on rank 0 with the run directory and the step after each numbered checkpoint; the other ranks
+            wait.
+
+    Returns:
+        How it ended; None in the processes of torchrun other than the first.
+
+    Raises:
+        InputError: one line that says what came, what was wanted and what to do.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = read_recipe(recipe, overlays, settings)
+    elif overlays or settings:
+        raise InputError("overlays and settings go with the name of a recipe; a Recipe is final")
+    check_extras(recipe)
+    directory = RunDirectory(Path(out))
+    if resume:
+        directory.check_old()
+    source = open_data(data) if isinstance(data, str) else data
+    ranks = Ranks.join(recipe.run.device)
+    try:
+        if not resume and ranks.first:
+            directory.check_new()
+        ranks.wait()
+        return _train(recipe, source, directory, ranks, resume, after_save)
+    finally:
+        ranks.leave()
+
+
+def _train(
+    recipe: Recipe,
+    source: PictureSource,
+    directory: RunDirectory,
+    ranks: Ranks,
+    resume: bool,
+    after_save: Callable[[Path, int], None] | None,
+) -> Trained | None:
+    started = time.monotonic()
+    plan = BatchPlan(len(source), recipe.batch_size, recipe.seed, ranks.rank, ranks.count)
+    timetable = Timetable(recipe, plan.steps_per_epoch)
+    data = _identity(source)
+    earlier = load_checkpoint(directory.last) if resume else None
+    if earlier is not None:
+        _check_same(recipe, data, earlier, directory)
+    seed_everything(recipe.seed, 0, 0)  # the same weights on every rank, and for any number of them
+    learner = build_learner(recipe, ranks, fresh=earlier is None)
+    step = 0
+    if earlier is not None:
+        learner.restore(earlier)
+        step = int(earlier["step"])
+    if earlier is not None and earlier["ranks"] == ranks.count:
+        restore_random_state(earlier["random"][ranks.rank], ranks.device)
+    else:
+        seed_everything(recipe.seed, ranks.rank, step)
+    if ranks.first:
+        directory.begin(recipe, _manifest(recipe, data, ranks, timetable, step))
+        _announce(recipe, plan, timetable, step, directory)
+    log = RunLog(_sinks(recipe, directory, step) if ranks.first else [])
+    skipped = dict(earlier["skipped"]) if earlier is not None else dict(source.skipped)
+    run = Run(
+        recipe, learner, timetable, ranks, directory, log, data, step, step if earlier is not None else None, skipped
+    )
+    sampler = RunSampler(plan, step, timetable.total)
+    batches = load_views(source, make_cut(recipe), sampler, recipe.run.workers, ranks.device)
+    prepare = make_prepare(recipe, ranks.device)
+    log.event("start", step, ranks=ranks.count, device=str(ranks.device), resumed=resume)
+
+    def hook(at: int) -> None:
+        if ranks.first and after_save is not None:
+            after_save(directory.path, at)
+        ranks.wait()
+
+    try:
+        status = run_loop(run, batches, prepare, hook)
+    except InputError as error:
+        log.event("failed", run.step, reason=str(error))
+        if ranks.first:
+            directory.note(status="failed", reason=str(error))
+        raise
+    else:
+        log.event(status, run.step)
+        if ranks.first:
+            directory.note(status=status, seconds=round(time.monotonic() - started, 1))
+    finally:
+        log.close()
+    return Trained(directory.path, status, run.step, timetable.total) if ranks.first else None
+
+
+def _identity(source: PictureSource) -> dict[str, Any]:
+    """What the data are, wherever they lie: their number, and a hash of their names. Built-in data are their DATA string."""
+    spec = parse_spec(source.spec)
+    names = hashlib.sha256()
+    for index in range(len(source)):
+        names.update(source.name(index).encode(errors="backslashreplace") + b"\n")
+    if not spec.rest:
+        names.update(spec.text.encode())
+    return {"spec": source.spec, "pictures": len(source), "names": names.hexdigest()}
+
+
+def _check_same(recipe: Recipe, data: dict[str, Any], earlier: dict[str, Any], directory: RunDirectory) -> None:
+    """Refuses to go on with other settings or pictures than the run had.
+
+    Raises:
+        InputError: what differs, key by key.
+    """
+    before = recipe_from(earlier["recipe"], f"in {directory.last}")
+    if changed := differences(before, recipe, ignore=CHANGEABLE):
+        raise InputError(
+            f"--resume: the recipe is not that of the run in {directory.path} (run -> given): {'; '.join(changed)}. Give the "
+            f"run's own ({directory.path / 'recipe.yaml'}), or begin a new run with --set init_from={directory.path}"
+        )
+    had = earlier["data"]
+    if (had["pictures"], had["names"]) != (data["pictures"], data["names"]):
+        raise InputError(
+            f"--resume: the run in {directory.path} was trained on {had['spec']} ({had['pictures']} pictures), and "
+            f"{data['spec']} ({data['pictures']}) holds others; give the same pictures, wherever they lie"
+        )
+
+
+def _manifest(recipe: Recipe, data: dict[str, Any], ranks: Ranks, timetable: Timetable, step: int) -> dict[str, Any]:
+    return {
+        "kind": "training run",
+        "status": "running",
+        "step": step,
+        "total_steps": timetable.total,
+        "steps_per_epoch": timetable.steps_per_epoch,
+        "data": data,
+        "seed": recipe.seed,
+        "command": " ".join(sys.argv) if sys.argv and "diffusionlens" in sys.argv[0] else "",
+        "ranks": ranks.count,
+        "device": str(ranks.device),
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("torch", "timm", "numpy")},
+        "skipped": {},
+    }
+
+
+def _sinks(recipe: Recipe, directory: RunDirectory, step: int) -> list[Sink]:
+    sinks: list[Sink] = [JsonLines(directory.log, step)]
+    if recipe.run.tensorboard:
+        sinks.append(TensorBoard(directory.path / "tensorboard"))
+    if recipe.run.wandb is not None:
+        sinks.append(WeightsAndBiases(recipe.run.wandb, directory.path, recipe.model_dump(mode="json")))
+    return sinks
+
+
+def _announce(recipe: Recipe, plan: BatchPlan, timetable: Timetable, step: int, directory: RunDirectory) -> None:
+    share = f"{plan.ranks} x {plan.batch_size // plan.ranks}"
+    begins = f"goes on at step {step}" if step else "begins"
+    lines = [
+        f"{directory.path}: {begins}; {plan.pictures} pictures, {timetable.steps_per_epoch} steps an epoch, {timetable.total} "
+        f"steps, batch {plan.batch_size} ({share}), peak learning rate {recipe.peak_lr:.2e}"
+    ]
+    if recipe.augmentation.place == "workers" and recipe.crops.global_size >= 200:
+        ceiling = _ONE_CORE * max(recipe.run.workers, 1) * plan.ranks
+        lines.append(
+            f"{recipe.run.workers} workers for each of {plan.ranks} ranks prepare about {ceiling} pictures a second; when the "
+            f"log says that training waits for data, say --set augmentation.place=device"
+        )
+    print("\n".join(lines), file=sys.stderr, flush=True)
