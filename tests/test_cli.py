@@ -153,6 +153,15 @@ def started(*arguments: str, **options: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, **options)  # type: ignore[call-overload]
 
 
+def test_no_place_for_temporary_files_is_one_line() -> None:
+    """As on a machine where nothing can be written to; nothing heavy is imported before that is known."""
+    nowhere = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/nowhere']; import diffusionlens"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", nowhere], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: no directory for temporary files can be written to; set TMPDIR to one that can\n"
+
+
 @pytest.mark.slow
 def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
     reader, writer = os.pipe()

@@ -1,5 +1,6 @@
 """The diagnostics that `measure` knows, by name, and their options from `analysis.key=value` settings."""
 
+import math
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -50,8 +51,8 @@ def parse_options(settings: Iterable[str]) -> dict[str, Options]:
         if key in values[name]:
             raise InputError(f"--set {name}.{key} is given twice; give it once")
         try:
-            values[name][key] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date like 2020-13-45
+            values[name][key] = _finite(yaml.safe_load(value))
+        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: .inf, or a date like 2020-13-45
             raise InputError(f"--set '{setting}': '{value}' is not a plain value") from None
     options = {}
     for name, chosen in values.items():
@@ -75,6 +76,12 @@ def make(name: str, context: Context, options: Options) -> Diagnostic | LeftOut:
     diagnostic = kind(context, options)
     unusable = getattr(diagnostic, "unusable", None)
     return diagnostic if unusable is None else unusable
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(value)
+    return value
 
 
 def _known(name: str, known: Iterable[str], what: str) -> None:

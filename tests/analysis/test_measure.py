@@ -154,6 +154,7 @@ def test_attention_that_cannot_be_seen_is_left_out_by_name() -> None:
         ({"workers": 5000}, "wanted a whole number from 0 to"),
         ({"options": ["pib.hit=center", "pib.hit=any"]}, "pib.hit is given twice"),
         ({"options": ["norms.fixed=2020-13-45"]}, "is not a plain value"),
+        ({"options": ["norms.fixed=.inf"]}, "is not a plain value"),
         ({"analyses": "pbi"}, "did you mean 'pib'"),
         ({"analyses": ""}, "no analysis was named"),
         ({"options": ["pib.hit=middle"]}, "pib.hit=middle"),
