@@ -159,7 +159,12 @@ PLAIN: dict[str, tuple[dict[str, Any], Callable[[nn.Module], Any], str]] = {
     ),
     "Hugging Face ViT": ({}, hf_vit, "Hugging Face ViT"),
     "no bias, QK norm, pre-norm": (
-        {"qkv_bias": False, "qk_norm": True, "pre_norm": True, "norm_layer": partial(nn.LayerNorm, eps=1e-5)},  # as CLIP
+        {
+            "qkv_bias": False,
+            "qk_norm": True,
+            "pre_norm": True,
+            "norm_layer": partial(nn.LayerNorm, eps=1e-5),
+        },  # as CLIP
         lambda m: m.state_dict(),
         "DINO or timm",
     ),

@@ -1,4 +1,4 @@
-"""Backward in two kernels without atomics, so that two runs agree bit by bit: dQ by blocks of queries, dK and dV by blocks of keys.
+"""Backward in two kernels without atomics, so that runs agree bit by bit: dQ by blocks of queries, dK and dV by blocks of keys.
 
 With u = relu(score / 2 - threshold) and the forward's mean value (u V) / sum u, delta = dO . mean value is the mean of
 dP = dO V^T under u, and dS = u (dP - delta): nothing of size N x N is kept, nothing is reduced over a row a second time.

@@ -62,7 +62,7 @@ def attention_forward(
     """
     _check(q, k, v)
     q, k, v = (_with_dense_rows(tensor) for tensor in (q, k, v))
-    batch, heads, queries, width = q.shape
+    batch, heads, queries, _ = q.shape
     out = _empty_heads(q, q.dtype)
     threshold = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
     mean_value = _empty_heads(q, torch.float32) if for_backward else q.new_empty(0, dtype=torch.float32)
@@ -174,7 +174,12 @@ def backward_calls(
         "query_count": queries,
         "key_count": keys,
     }
-    by_queries = {"mean_value": heads_of(mean_value), "grad_q": heads_of(grad_q), "delta_out": delta, "spread_out": spread}
+    by_queries = {
+        "mean_value": heads_of(mean_value),
+        "grad_q": heads_of(grad_q),
+        "delta_out": delta,
+        "spread_out": spread,
+    }
     by_keys = {"grad_k": heads_of(grad_k), "grad_v": heads_of(grad_v), "delta_in": delta, "spread_in": spread}
     of_queries, of_keys = table.backward_queries, table.backward_keys
     return (
@@ -190,7 +195,8 @@ def backward_calls(
             backward_keys,
             _programs(k, of_keys.keys),
             shared | by_keys,
-            _shared_constants(q) | {"ROWS": of_keys.rows, "KEYS": of_keys.keys, "TAIL": tail_width(queries, of_keys.rows)},
+            _shared_constants(q)
+            | {"ROWS": of_keys.rows, "KEYS": of_keys.keys, "TAIL": tail_width(queries, of_keys.rows)},
             of_keys,
         ),
     )
@@ -228,5 +234,5 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise InputError(f"attention by Triton got q, k, v of {given}; it takes all float32, float16 or bfloat16")
     if q.shape[-1] > MAX_HEAD_DIM:
         raise InputError(
-            f"attention by Triton got heads of {q.shape[-1]} dimensions; it takes at most {MAX_HEAD_DIM}: use another implementation"
+            f"attention by Triton got heads of {q.shape[-1]} dimensions; it takes at most {MAX_HEAD_DIM}: use impl='auto'"
         )

@@ -27,7 +27,12 @@ def scaled_roots(products, half_scale, offset, PTX: tl.constexpr):
     """u = relu(half_scale * products + offset), 0 where that is NaN; at most 1 up to rounding, as above."""
     if PTX:
         return tl.inline_asm_elementwise(
-            "fma.rn.sat.f32 $0, $1, $2, $3;", "=f,f,f,f", [products, half_scale, offset], dtype=tl.float32, is_pure=True, pack=1
+            "fma.rn.sat.f32 $0, $1, $2, $3;",
+            "=f,f,f,f",
+            [products, half_scale, offset],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
         )
     else:  # noqa: RET505
         return tl.maximum(products * half_scale + offset, 0.0)
@@ -57,7 +62,7 @@ def is_finite(value):
 
 @triton.jit
 def quadratic_step(tau, low, high, support, root_sum, weight_sum):
-    """The next tau and its bracket [low, high]: the root of the current support's quadratic, bisection where it leaves the bracket."""
+    """The next tau and its bracket [low, high]: the root of the present support's quadratic, or the middle where it leaves that."""
     excess = weight_sum - 1.0
     left = excess >= 0.0
     step = excess / (root_sum + tl.sqrt(tl.maximum(root_sum * root_sum - support * excess, 0.0)))

@@ -1,4 +1,4 @@
-"""Every kernel, launched as it is launched, compiles for sm_90 without spilling registers. Nothing is timed: there is no device."""
+"""Every kernel, launched as it is launched, compiles for sm_90 without spilling registers. Nothing is timed: no device."""
 
 import pytest
 import torch
