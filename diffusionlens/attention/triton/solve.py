@@ -62,7 +62,7 @@ def is_finite(value):
 
 @triton.jit
 def quadratic_step(tau, low, high, support, root_sum, weight_sum):
-    """The next tau and its bracket [low, high]: the root of the present support's quadratic, or the middle where it leaves that."""
+    """The next tau and its bracket [low, high]: the root of the support's quadratic, or the middle where it leaves that."""
     excess = weight_sum - 1.0
     left = excess >= 0.0
     step = excess / (root_sum + tl.sqrt(tl.maximum(root_sum * root_sum - support * excess, 0.0)))
