@@ -33,7 +33,8 @@ class AttentionBlock:
 
     `weights` [b,heads,N,N] float32, rows are queries and sum to 1; `logits` the scaled and biased scores that they
     were made from; `normalizer` names the map from logits to weights ("softmax", "entmax15", "sparsemax"). Both live in
-    buffers that the next block overwrites: an observer that keeps something keeps a copy.
+    buffers that the next block overwrites: an observer that keeps something keeps a copy. `values` [b,heads,N,D] is what
+    the weights are applied to.
     """
 
     layer: int
@@ -41,6 +42,7 @@ class AttentionBlock:
     weights: Tensor
     logits: Tensor
     normalizer: str
+    values: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
 
 
 Observer = Callable[[AttentionBlock], None]
@@ -171,7 +173,7 @@ class _AttentionTap(TorchFunctionMode):
             attn_mask = torch.ones(self.tokens, self.tokens, dtype=torch.bool, device=query.device).tril()
         factor = query.shape[-1] ** -0.5 if request.scale is None else request.scale
         step = max(1, _BLOCK_ELEMENTS // (query.shape[1] * self.tokens**2))
-        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        output = query.new_empty(*query.shape[:-1], value.shape[-1])
         # Two buffers serve all pictures of the layer; fresh ones for each would cost more than the products.
         buffers = query.new_empty(
             2, min(step, self.batch), query.shape[1], self.tokens, self.tokens, dtype=torch.float32
@@ -184,7 +186,7 @@ class _AttentionTap(TorchFunctionMode):
                 logits = _masked(logits, attn_mask, pictures)
             _NORMALIZERS[request.normalizer](logits, weights)
             for observer in self.observers:
-                observer(AttentionBlock(layer, pictures, weights, logits, request.normalizer))
+                observer(AttentionBlock(layer, pictures, weights, logits, request.normalizer, value[pictures]))
             output[pictures] = (weights @ value[pictures].float()).to(output.dtype)
         return output
 
