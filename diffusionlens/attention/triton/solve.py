@@ -18,7 +18,7 @@ def roots(scores, threshold, PTX: tl.constexpr):
         return tl.inline_asm_elementwise(
             "add.sat.f32 $0, $1, $2;", "=f,f,f", [scores, -threshold], dtype=tl.float32, is_pure=True, pack=1
         )
-    else:  # noqa: RET505 (a compile-time branch: the other one must not be traced)
+    else:
         return tl.maximum(scores - threshold, 0.0)
 
 
@@ -27,9 +27,14 @@ def scaled_roots(products, half_scale, offset, PTX: tl.constexpr):
     """u = relu(half_scale * products + offset), 0 where that is NaN; at most 1 up to rounding, as above."""
     if PTX:
         return tl.inline_asm_elementwise(
-            "fma.rn.sat.f32 $0, $1, $2, $3;", "=f,f,f,f", [products, half_scale, offset], dtype=tl.float32, is_pure=True, pack=1
+            "fma.rn.sat.f32 $0, $1, $2, $3;",
+            "=f,f,f,f",
+            [products, half_scale, offset],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
         )
-    else:  # noqa: RET505
+    else:
         return tl.maximum(products * half_scale + offset, 0.0)
 
 
@@ -44,7 +49,7 @@ def largest(scores, PTX: tl.constexpr):
     """Maximum of every row, NaN for a row that holds one."""
     if PTX:
         return tl.reduce(scores, 1, larger)
-    else:  # noqa: RET505
+    else:
         invalid = tl.sum((scores != scores).to(tl.int32), 1) > 0
         return tl.where(invalid, float("nan"), tl.max(scores, 1))
 
@@ -57,7 +62,7 @@ def is_finite(value):
 
 @triton.jit
 def quadratic_step(tau, low, high, support, root_sum, weight_sum):
-    """The next tau and its bracket [low, high]: the root of the current support's quadratic, bisection where it leaves the bracket."""
+    """The quadratic's tau, the next tau (bisection where the former leaves the bracket), and the bracket low, high."""
     excess = weight_sum - 1.0
     left = excess >= 0.0
     step = excess / (root_sum + tl.sqrt(tl.maximum(root_sum * root_sum - support * excess, 0.0)))

@@ -144,9 +144,7 @@ def test_a_negative_scale_turns_the_scores_around(interpreter: Child, keys: int)
 def test_a_mask_is_added_to_the_scaled_scores(interpreter: Child, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(4)
     keys = max(40, shape[-1])
-    q, k, v, grad = (
-        torch.randn(2, 2, count, 16, generator=generator).to(dtype) for count in (5, keys, keys, 5)
-    )
+    q, k, v, grad = (torch.randn(2, 2, count, 16, generator=generator).to(dtype) for count in (5, keys, keys, 5))
     mask = torch.randn(shape, generator=generator).to(dtype)
     if shape[-1] > 1:
         mask[..., ::3] = -torch.inf

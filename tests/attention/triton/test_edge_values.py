@@ -101,7 +101,9 @@ def test_hard_thresholds(interpreter: Child, length: int) -> None:
         assert out[0, 0, r, 0].item() == pytest.approx(1, abs=5e-7), r
         torch.testing.assert_close(out[0, 0, r, 1:16].double(), wanted[:15], atol=1e-6, rtol=0, msg=f"row {r}")
         again = (row.double() / 2 - threshold[0, 0, r].double()).clamp_min(0).square()
-        torch.testing.assert_close(again, wanted, atol=2e-6 * max(1, row.abs().max().item() / 2), rtol=0, msg=f"row {r}")
+        torch.testing.assert_close(
+            again, wanted, atol=2e-6 * max(1, row.abs().max().item() / 2), rtol=0, msg=f"row {r}"
+        )
 
 
 @LENGTHS
