@@ -2,6 +2,8 @@
 
 With u = relu(score / 2 - threshold) and the forward's mean value (u V) / sum u, delta = dO . mean value is the mean of
 dP = dO V^T under u, and dS = u (dP - delta): nothing of size N x N is kept, nothing is reduced over a row a second time.
+
+Both go over whole tiles and a narrower one of TAIL for the rest; or, CHECKED, over one kind of tile that looks where it ends.
 """
 
 import triton
@@ -55,6 +57,7 @@ def backward_queries(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     TAIL: tl.constexpr,
+    CHECKED: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """One program: dQ of ROWS queries of one head, and what the other kernel needs of a row: delta and spread.
@@ -78,13 +81,13 @@ def backward_queries(
     row_block = (query, queries, grad, grads)
     key_start, value_start = head_start(k, pair, heads), head_start(v, pair, heads)
     key_side = (key_start, k.row, value_start, v.row, key_count, mask, half_scale, pair, heads)
-    whole = key_count // KEYS * KEYS
+    whole = key_count if CHECKED else key_count // KEYS * KEYS
 
     grad_query = tl.zeros((ROWS, SHAPE.width), tl.float32)
     root_sum = tl.zeros((ROWS,), tl.float32)
     for first in range(0, whole, KEYS):
         grad_query, root_sum = add_query_gradient(
-            row_block, key_side, first, row, delta, grad_query, root_sum, KEYS, False, SHAPE, PTX
+            row_block, key_side, first, row, delta, grad_query, root_sum, KEYS, CHECKED, SHAPE, PTX
         )
     if TAIL > 0:
         grad_query, root_sum = add_query_gradient(
@@ -147,6 +150,7 @@ def backward_keys(
     SHAPE: tl.constexpr,
     ROWS: tl.constexpr,
     TAIL: tl.constexpr,
+    CHECKED: tl.constexpr,
     KEYS: tl.constexpr,
     PTX: tl.constexpr,
 ):
@@ -160,7 +164,7 @@ def backward_keys(
     query_start, grad_start = head_start(q, pair, heads), head_start(grad_out, pair, heads)
     sums = (threshold, delta_in, spread_in)
     query_side = (query_start, q.row, grad_start, grad_out.row, query_count, sums, mask, half_scale, pair, heads)
-    whole = query_count // ROWS * ROWS
+    whole = query_count if CHECKED else query_count // ROWS * ROWS
 
     grad_key = tl.zeros((KEYS, SHAPE.width), tl.float32)
     grad_value = tl.zeros((KEYS, SHAPE.width), tl.float32)

@@ -48,7 +48,7 @@ def row_sums_with_support(scores, tau, PTX: tl.constexpr):
 @triton.jit
 def solve_rows(scores, live, QUADRATIC_STEPS: tl.constexpr, TOLERANCE: tl.constexpr, PTX: tl.constexpr):
     """tau [R] of scores whose row maxima are 0; the rows that are not `live` are not waited for."""
-    tau = tl.where(live, -1.0, -1.0)
+    tau = tl.full(live.shape, -1.0, tl.float32)
     low = tau
     high = tl.zeros_like(tau)
     for _ in tl.static_range(QUADRATIC_STEPS):
@@ -110,7 +110,7 @@ def forward_rows(
         if i == len(TILES) - 1:
             tile = tl.where(keys[None, :] < key_count, tile, float("-inf"))
         maximum = larger(maximum, largest(tile, PTX))
-        products = products + (tile,)  # noqa: RUF005 (Triton's tuples know no unpacking)
+        products = products + (tile,)
     if SCALE_LATE:
         maximum *= half_scale
     live = is_finite(maximum)
@@ -118,9 +118,9 @@ def forward_rows(
     scores = ()
     for i in tl.static_range(len(TILES)):
         if SCALE_LATE:
-            scores = scores + (tl.fma(products[i], half_scale, -shift),)  # noqa: RUF005
+            scores = scores + (tl.fma(products[i], half_scale, -shift),)
         else:
-            scores = scores + (products[i] - shift,)  # noqa: RUF005
+            scores = scores + (products[i] - shift,)
 
     tau = solve_rows(scores, live, QUADRATIC_STEPS, TOLERANCE, PTX)
     row = row_threshold(maximum, tau)

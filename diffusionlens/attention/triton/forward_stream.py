@@ -1,7 +1,7 @@
 """Forward for rows too long for the chip: the scores are never stored but computed anew from Q and K in every pass.
 
 One pass for the row maximum, some four for the threshold, one for the output. Tiles of KEYS keys, and a narrower one of TAIL
-keys for the rest, so that only the last tile of a row looks where the row ends.
+keys for the rest, so that only the last tile of a row looks where the row ends; or, CHECKED, one kind of tile that always does.
 """
 
 import triton
@@ -78,6 +78,7 @@ def forward_stream(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     TAIL: tl.constexpr,
+    CHECKED: tl.constexpr,
     TOLERANCE: tl.constexpr,
     PTX: tl.constexpr,
 ):
@@ -88,11 +89,11 @@ def forward_stream(
     queries = (head_start(q, pair, heads), q.row, rows, query_count)
     query = load_rows(queries, SHAPE)
     row_block = (query, queries, head_start(k, pair, heads), k.row, key_count, mask, half_scale, pair, heads)
-    whole = key_count // KEYS * KEYS
+    whole = key_count if CHECKED else key_count // KEYS * KEYS
 
     maximum = tl.full((ROWS,), float("-inf"), tl.float32)
     for first in range(0, whole, KEYS):
-        maximum = raise_maximum(row_block, first, maximum, KEYS, False, SHAPE, PTX)
+        maximum = raise_maximum(row_block, first, maximum, KEYS, CHECKED, SHAPE, PTX)
     if TAIL > 0:
         maximum = raise_maximum(row_block, whole, maximum, TAIL, True, SHAPE, PTX)
     live = is_finite(maximum)
@@ -109,7 +110,7 @@ def forward_stream(
         weight_sum = tl.zeros((ROWS,), tl.float32)
         for first in range(0, whole, KEYS):
             support, root_sum, weight_sum = add_sums(
-                row_block, first, shift, tau, support, root_sum, weight_sum, KEYS, False, SHAPE, PTX
+                row_block, first, shift, tau, support, root_sum, weight_sum, KEYS, CHECKED, SHAPE, PTX
             )
         if TAIL > 0:
             support, root_sum, weight_sum = add_sums(
@@ -130,7 +131,7 @@ def forward_stream(
     root_total = tl.zeros((ROWS,), tl.float32)
     for first in range(0, whole, KEYS):
         result, mean, root_total = add_output(
-            row_block, first, shift, tau, value_start, v.row, result, mean, root_total, MEAN, KEYS, False, SHAPE, PTX
+            row_block, first, shift, tau, value_start, v.row, result, mean, root_total, MEAN, KEYS, CHECKED, SHAPE, PTX
         )
     if TAIL > 0:
         result, mean, root_total = add_output(

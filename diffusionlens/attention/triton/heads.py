@@ -70,8 +70,8 @@ def store_rows(block, content, SHAPE: tl.constexpr):
 def row_products(content, block, other, SIZES: tl.constexpr, SHAPE: tl.constexpr):
     """Every row of `block` times every row of `other`, SIZES = [R, S], in float32; `content` is the former, loaded.
 
-    Where SHAPE.chunk is less than the width, both are read again in narrow pieces: float32 is multiplied outside tensor cores,
-    and wide pieces do not fit into the registers there.
+    Where SHAPE.chunk is less than the width, both are read again in narrow pieces: float32 is multiplied outside the tensor
+    cores, and wide pieces do not fit into the registers there.
     """
     if SHAPE.chunk == SHAPE.width:
         result = tl.dot(content, tl.trans(load_rows(other, SHAPE)), input_precision="ieee")

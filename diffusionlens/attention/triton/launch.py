@@ -132,7 +132,7 @@ def forward_call(
     constants = {**_shared_constants(q), "TOLERANCE": 1e-4 if q.dtype == torch.float32 else 5e-3}
     if keys > ROWS_ON_CHIP:
         tiling = table.forward_stream
-        constants |= {"ROWS": tiling.rows, "KEYS": tiling.keys, "TAIL": tail_width(keys, tiling.keys)}
+        constants |= {"ROWS": tiling.rows, "KEYS": tiling.keys, **_loop(q, keys, tiling.keys)}
         return Call(forward_stream, _programs(q, tiling.rows), arguments, constants, tiling)
     tiling = table.forward_rows
     constants |= {
@@ -188,15 +188,14 @@ def backward_calls(
             _programs(q, of_queries.rows),
             shared | by_queries,
             _shared_constants(q)
-            | {"ROWS": of_queries.rows, "KEYS": of_queries.keys, "TAIL": tail_width(keys, of_queries.keys)},
+            | {"ROWS": of_queries.rows, "KEYS": of_queries.keys, **_loop(q, keys, of_queries.keys)},
             of_queries,
         ),
         Call(
             backward_keys,
             _programs(k, of_keys.keys),
             shared | by_keys,
-            _shared_constants(q)
-            | {"ROWS": of_keys.rows, "KEYS": of_keys.keys, "TAIL": tail_width(queries, of_keys.rows)},
+            _shared_constants(q) | {"ROWS": of_keys.rows, "KEYS": of_keys.keys, **_loop(q, queries, of_keys.rows)},
             of_keys,
         ),
     )
@@ -207,6 +206,12 @@ def _shared_constants(q: Tensor) -> dict[str, Any]:
     width = padded_width(head_dim)
     chunk = min(width, FLOAT_CHUNK) if q.dtype == torch.float32 else width
     return {"SHAPE": Shape(head_dim, width, chunk), "PTX": not triton.knobs.runtime.interpret}
+
+
+def _loop(q: Tensor, count: int, tile: int) -> dict[str, Any]:
+    """How a kernel goes over `count` rows: whole tiles and a narrow one for the rest; in float32 one kind of tile, which fits."""
+    checked = q.dtype == torch.float32
+    return {"CHECKED": checked, "TAIL": 0 if checked else tail_width(count, tile)}
 
 
 def _programs(tensor: Tensor, rows: int) -> int:
@@ -234,5 +239,5 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise InputError(f"attention by Triton got q, k, v of {given}; it takes all float32, float16 or bfloat16")
     if q.shape[-1] > MAX_HEAD_DIM:
         raise InputError(
-            f"attention by Triton got heads of {q.shape[-1]} dimensions; it takes at most {MAX_HEAD_DIM}: use impl='auto'"
+            f"attention by Triton got heads of {q.shape[-1]} dimensions; at most {MAX_HEAD_DIM} fit: take another implementation"
         )

@@ -18,7 +18,7 @@ def roots(scores, threshold, PTX: tl.constexpr):
         return tl.inline_asm_elementwise(
             "add.sat.f32 $0, $1, $2;", "=f,f,f", [scores, -threshold], dtype=tl.float32, is_pure=True, pack=1
         )
-    else:  # noqa: RET505 (a compile-time branch: the other one must not be traced)
+    else:
         return tl.maximum(scores - threshold, 0.0)
 
 
@@ -34,7 +34,7 @@ def scaled_roots(products, half_scale, offset, PTX: tl.constexpr):
             is_pure=True,
             pack=1,
         )
-    else:  # noqa: RET505
+    else:
         return tl.maximum(products * half_scale + offset, 0.0)
 
 
@@ -49,7 +49,7 @@ def largest(scores, PTX: tl.constexpr):
     """Maximum of every row, NaN for a row that holds one."""
     if PTX:
         return tl.reduce(scores, 1, larger)
-    else:  # noqa: RET505
+    else:
         invalid = tl.sum((scores != scores).to(tl.int32), 1) > 0
         return tl.where(invalid, float("nan"), tl.max(scores, 1))
 
@@ -62,7 +62,7 @@ def is_finite(value):
 
 @triton.jit
 def quadratic_step(tau, low, high, support, root_sum, weight_sum):
-    """The next tau and its bracket [low, high]: the root of the support's quadratic, or the middle where it leaves that."""
+    """The quadratic's tau, the next tau (bisection where the former leaves the bracket), and the bracket low, high."""
     excess = weight_sum - 1.0
     left = excess >= 0.0
     step = excess / (root_sum + tl.sqrt(tl.maximum(root_sum * root_sum - support * excess, 0.0)))

@@ -68,13 +68,13 @@ def tail_width(count: int, tile: int) -> int:
 
 _HALF = {
     64: Tilings(Tiling(64, 256, 4, 1), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2)),
-    128: Tilings(Tiling(64, 256, 8, 1), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2)),
-    256: Tilings(Tiling(64, 256, 8, 1), Tiling(64, 32, 8, 2), Tiling(64, 32, 8, 1), Tiling(32, 64, 8, 1)),
+    128: Tilings(Tiling(32, 256, 8, 1), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2)),
+    256: Tilings(Tiling(32, 256, 8, 1), Tiling(32, 32, 8, 1), Tiling(64, 32, 8, 2), Tiling(32, 32, 8, 1)),
 }
 _FLOAT = {
-    64: Tilings(Tiling(16, 64, 8, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
-    128: Tilings(Tiling(16, 64, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1)),
-    256: Tilings(Tiling(16, 64, 8, 1), Tiling(16, 32, 8, 1), Tiling(16, 32, 8, 1), Tiling(32, 16, 8, 1)),
+    64: Tilings(Tiling(16, 64, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1)),
+    128: Tilings(Tiling(16, 64, 8, 1), Tiling(16, 32, 8, 1), Tiling(16, 32, 8, 1), Tiling(32, 32, 8, 1)),
+    256: Tilings(Tiling(16, 64, 8, 1), Tiling(16, 32, 8, 1), Tiling(16, 32, 8, 1), Tiling(32, 32, 8, 1)),
 }
 
 
