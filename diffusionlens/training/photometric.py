@@ -96,5 +96,5 @@ def recolour(picture: Image.Image, draws: Draws) -> Image.Image:
 
 
 def normalise(picture: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Values 0..1 with the channels' mean and standard deviation taken out; [...,3,H,W]."""
-    return transforms.normalize(picture, list(mean), list(std))
+    """Takes mean and standard deviation of the channels out of values 0..1, [...,3,H,W], in place."""
+    return transforms.normalize(picture, list(mean), list(std), inplace=True)

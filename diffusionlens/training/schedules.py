@@ -10,7 +10,8 @@ from diffusionlens.errors import InputError
 
 
 def linear(step: int, length: int, start: float, end: float) -> float:
-    """`start` in step 0, `end` in step `length` - 1 and from then on; a ramp of one step is `start`."""
+    """`start` in step 0, `end` in step `length` - 1 and from then on; a ramp of one step is `start`. In epochs in place of
+    steps it is DINO's ramp of the teacher's temperature, which is constant inside an epoch."""
     if step >= length:
         return end
     return start + (end - start) * step / (length - 1) if length > 1 else start
@@ -31,18 +32,6 @@ def warmup_cosine(step: int, total: int, warmup: int, peak: float, end: float, s
     if step < warmup:
         return linear(step, warmup, start, peak)
     return cosine(step - warmup, max(total - warmup, 1), peak, end)
-
-
-def teacher_temperature(
-    step: int, steps_per_epoch: int, epochs: int, warmup_epochs: int, start: float, end: float
-) -> float:
-    """A linear ramp from `start` to `end` over `warmup_epochs`, constant inside an epoch.
-
-    Raises:
-        InputError: the ramp is longer than the run of `epochs`.
-    """
-    check_ramp("the ramp of the teacher's temperature", warmup_epochs, epochs, "epochs")
-    return linear(step // steps_per_epoch, warmup_epochs, start, end)
 
 
 def check_ramp(name: str, length: int, total: int, unit: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.special import log_softmax, softmax
 from scipy.stats import entropy
-from torch import Tensor
+from torch import Tensor, distributed
 
 from diffusionlens.errors import InputError
 from diffusionlens.training.loss import DINOLoss
@@ -111,3 +111,24 @@ def test_what_is_no_loss() -> None:
         DINOLoss(10, student_temperature=0)
     with pytest.raises(ValueError, match="no whole views"):
         DINOLoss(10)(torch.zeros(7, 10), torch.zeros(4, 10), 0.04)
+
+
+def test_the_centre_is_the_mean_over_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of six pictures here; the other process's part of the sums and counts is added as all_reduce would."""
+    student, teacher = scores(4, 6, 20), scores(2, 6, 20, 1) + 1
+    here, there = (teacher.unflatten(0, (2, 6))[:, own].flatten(0, 1) for own in (slice(0, 2), slice(2, 6)))
+    calls: list[int] = []
+
+    def all_reduce(own: Tensor) -> None:
+        calls.append(len(own))
+        own += torch.cat([there.sum(0), torch.tensor([8.0])])
+
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
+    loss = DINOLoss(20, center_start="first_batch")
+    for momentum_steps in (1, 2):
+        value, _ = loss(student.unflatten(0, (4, 6))[:, :2].flatten(0, 1), here, 0.04)
+        np.testing.assert_allclose(loss.center[0].numpy(), teacher.double().numpy().mean(0), atol=1e-6)
+        assert calls == [21] * (1 + momentum_steps)
+    own = student.unflatten(0, (4, 6))[:, :2].flatten(0, 1)
+    assert float(value) == pytest.approx(by_the_paper(own, here, teacher.double().numpy().mean(0), 2, 0.04), rel=1e-5)

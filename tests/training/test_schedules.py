@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diffusionlens.errors import InputError
-from diffusionlens.training.schedules import cosine, linear, teacher_temperature, warmup_cosine
+from diffusionlens.training.schedules import cosine, linear, warmup_cosine
 
 
 def dino_array(base: float, final: float, total: int, warmup: int) -> np.ndarray:
@@ -25,11 +25,11 @@ def test_momentum_and_decay() -> None:
     assert cosine(97, 97, 0.996, 1) == cosine(200, 97, 0.996, 1) == 1
 
 
-def test_teacher_temperature_moves_between_epochs_only() -> None:
-    per_epoch = np.concatenate([np.linspace(0.04, 0.07, 30), np.full(20, 0.07)])
-    ours = [teacher_temperature(step, 11, 50, 30, 0.04, 0.07) for step in range(11 * 50)]
+@pytest.mark.parametrize("warmup", [0, 1, 30, 50])
+def test_temperature_by_epoch(warmup: int) -> None:
+    per_epoch = np.concatenate([np.linspace(0.04, 0.07, warmup), np.full(50 - warmup, 0.07)])
+    ours = [linear(step // 11, warmup, 0.04, 0.07) for step in range(11 * 50)]
     np.testing.assert_allclose(ours, np.repeat(per_epoch, 11))
-    assert teacher_temperature(0, 11, 50, 0, 0.04, 0.07) == 0.07
 
 
 def test_ramps() -> None:
@@ -40,5 +40,3 @@ def test_ramps() -> None:
 def test_a_ramp_longer_than_the_run_explains_itself() -> None:
     with pytest.raises(InputError, match=r"warm-up of the learning rate takes 11 steps, the whole run 10"):
         warmup_cosine(0, 10, 11, 1, 0)
-    with pytest.raises(InputError, match=r"ramp of the teacher's temperature takes 30 epochs, the whole run 10"):
-        teacher_temperature(0, 100, 10, 30, 0.04, 0.07)
