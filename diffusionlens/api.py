@@ -6,21 +6,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffusionlens.analysis.measure import Progress, chosen_pictures
+from torch import Tensor
+
+from diffusionlens.analysis.measure import Progress, chosen_pictures, refuse_doubles
 from diffusionlens.analysis.measure import measure as measure_backbones
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import parse_analyses, parse_options
 from diffusionlens.analysis.run import Measurement, Settings
 from diffusionlens.data import PictureSource, UnreadablePicture, open_data
+from diffusionlens.data.sample import IGNORE
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.models import Backbone, load_model
-from diffusionlens.report.bundle import check_target, write_bundle
+from diffusionlens.report.bundle import write_bundle
+from diffusionlens.report.directory import check_target
 from diffusionlens.report.findings import Finding, findings
 from diffusionlens.spec import parse_size
 
 DEMO_MODEL = "vit-s16=timm:vit_small_patch16_224?pretrained=false"
 DEMO_DATA = "scenes:?n=64&size=224"
+
+_MOST_WORKERS = 1024  # each is a process; beyond this a machine runs out of those, and of open files
 
 
 def _silent(what: str, done: int, total: int) -> None: ...
@@ -76,33 +82,38 @@ def measure(
     Raises:
         InputError: one line that says what came, what was wanted and what to do.
     """
-    if out is not None:
-        check_target(Path(out))
-    given = [models] if isinstance(models, str | Backbone) else list(models)
-    _check_numbers(batch_size=batch_size, workers=workers, seed=seed)
-    settings = Settings(
-        analyses=tuple(parse_analyses(analyses)),
-        options=parse_options(options),
-        layers=layers,
-        images=images,
-        size=None if size is None else parse_size(size),
-        fit=_fit(fit),
-        batch_size=batch_size,
-        device=device,
-        workers=workers,
-        seed=seed,
-    )
-    source = open_data(data) if isinstance(data, str) else data
-    backbones = [load_model(model) if isinstance(model, str) else model for model in given]
     processes = Processes.join()
     try:
+        with processes.together():
+            place = check_target(out) if out is not None and processes.rank == 0 else None
+            given = [models] if isinstance(models, str | Backbone) else list(models)
+            _check_numbers(images=images, batch_size=batch_size, workers=workers, seed=seed)
+            settings = Settings(
+                analyses=tuple(parse_analyses(analyses)),
+                options=parse_options(options),
+                layers=layers,
+                images=images,
+                size=None if size is None else parse_size(size),
+                fit=_fit(fit),
+                batch_size=batch_size,
+                device=device,
+                workers=workers,
+                seed=seed,
+            )
+            source = open_data(data) if isinstance(data, str) else data
+            backbones = [load_model(model) if isinstance(model, str) else model for model in given]
         measurement = measure_backbones(backbones, source, settings, progress, processes)
+        with processes.together():
+            if measurement is None:
+                return None
+            measurement.manifest["command"] = _command()
+            return Measured(measurement, None if place is None else write_bundle(measurement, place))
     finally:
         processes.leave()
-    if measurement is None:
-        return None
-    measurement.manifest["command"] = " ".join(sys.argv) if sys.argv and sys.argv[0].endswith("diffusionlens") else ""
-    return Measured(measurement, None if out is None else write_bundle(measurement, Path(out)))
+
+
+def _command() -> str:
+    return " ".join(sys.argv) if sys.argv and sys.argv[0].endswith("diffusionlens") else ""
 
 
 def _fit(text: str) -> Fit:
@@ -111,13 +122,16 @@ def _fit(text: str) -> Fit:
     return text  # type: ignore[return-value]
 
 
-def _check_numbers(batch_size: int | None, workers: int, seed: int) -> None:
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"--batch-size {batch_size}; wanted a whole number from 1")
-    if workers < 0:
-        raise InputError(f"--workers {workers}; wanted 0 or more")
-    if seed < 0:
-        raise InputError(f"--seed {seed}; wanted 0 or more")
+def _check_numbers(images: int | None, batch_size: int | None, workers: int, seed: int) -> None:
+    for name, number, low, high in (
+        ("--images", images, 1, sys.maxsize),
+        ("--batch-size", batch_size, 1, sys.maxsize),
+        ("--workers", workers, 0, _MOST_WORKERS),
+        ("--seed", seed, 0, 2**32 - 1),  # scikit-learn takes no more
+    ):
+        if number is not None and not low <= number <= high:
+            upper = "" if high == sys.maxsize else f" to {high}"
+            raise InputError(f"{name} {number}; wanted a whole number from {low}{upper}")
 
 
 def check(
@@ -134,11 +148,13 @@ def check(
     Returns:
         {"models": [...], "data": {...} or None}, plain values.
     """
+    _check_numbers(images=images, batch_size=None, workers=0, seed=0)
     described = []
     for model in models:
         backbone = load_model(model)
         backbone.set_size(backbone.default_size() if size is None else parse_size(size))
         described.append({"label": backbone.label, **backbone.describe()})
+    refuse_doubles([entry["label"] for entry in described])
     return {"models": described, "data": None if data is None else _check_data(open_data(data), images, progress)}
 
 
@@ -146,7 +162,9 @@ def _check_data(source: PictureSource, images: int | None, progress: Progress) -
     unreadable = [{"file": file, "reason": reason} for file, reason in source.skipped]
     notes: list[dict[str, str]] = []
     counts = {"boxes": 0, "crowds": 0, "difficult": 0, "masks": 0, "depth": 0, "labelled": 0, "without_objects": 0}
-    sizes = set()
+    annotated = {"mask": [0, 0], "depth": [0, 0]}
+    depths: list[float] = []
+    opened, sizes = 0, set()
     indices = chosen_pictures(len(source), images)
     for done, index in enumerate(indices, start=1):
         try:
@@ -156,6 +174,7 @@ def _check_data(source: PictureSource, images: int | None, progress: Progress) -
             continue
         finally:
             progress(source.label, done, len(indices))
+        opened += 1
         counts["boxes"] += len(picture.boxes)
         counts["crowds"] += int(picture.crowd.sum())
         counts["difficult"] += int(picture.difficult.sum())
@@ -163,16 +182,26 @@ def _check_data(source: PictureSource, images: int | None, progress: Progress) -
         counts["depth"] += picture.depth is not None
         counts["labelled"] += picture.label is not None
         counts["without_objects"] += len(picture.boxes) == 0
+        if picture.mask is not None:
+            _add_up(annotated["mask"], picture.mask != IGNORE)
+        if picture.depth is not None:
+            read = picture.depth.isfinite()
+            _add_up(annotated["depth"], read)
+            depths += [bound.item() for bound in picture.depth[read].aminmax()] if read.any() else []
         sizes.add(picture.image.size)
         notes += [{"file": picture.name, "reason": note} for note in picture.notes]
     return {
         "label": source.label,
         "spec": source.spec,
         "pictures": len(source),
-        "opened": len(indices),
+        "opened": opened,
         "provides": sorted(source.provides),
         "classes": len(source.classes),
+        "mask_classes": len(source.mask_classes),
         **counts,
+        "mask_share": _share(annotated["mask"]),
+        "depth_share": _share(annotated["depth"]),
+        "depth_range": [min(depths), max(depths)] if depths else None,
         "smallest": list(min(sizes)) if sizes else None,
         "largest": list(max(sizes)) if sizes else None,
         "unreadable": unreadable,
@@ -180,8 +209,16 @@ def _check_data(source: PictureSource, images: int | None, progress: Progress) -
     }
 
 
-def demo(out: Path | str, *, progress: Progress = _silent) -> Measured:
-    """Measures an untrained ViT-S/16 on built-in scenes: shows everything, needs no download."""
-    measured = measure(DEMO_MODEL, DEMO_DATA, out, progress=progress)
-    assert measured is not None
-    return measured
+def _add_up(sums: list[int], usable: Tensor) -> None:
+    sums[0] += int(usable.sum())
+    sums[1] += usable.numel()
+
+
+def _share(sums: list[int]) -> float | None:
+    """Share of the pixels that can be used: of a class, or with a reading."""
+    return sums[0] / sums[1] if sums[1] else None
+
+
+def demo(out: Path | str, *, progress: Progress = _silent) -> Measured | None:
+    """Measures an untrained ViT-S/16 on built-in scenes: shows everything, needs no download. Returns as `measure` does."""
+    return measure(DEMO_MODEL, DEMO_DATA, out, progress=progress)

@@ -1,8 +1,12 @@
-"""Progress for people: a bar on a terminal, a plain line now and then elsewhere. Always on standard error."""
+"""What people see while a command works: a bar on a terminal, a plain line now and then elsewhere. On standard error.
+
+A reader that has gone away (a closed terminal, a pipe into `head`) never ends the work.
+"""
 
 import os
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -11,14 +15,30 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 _EVERY = 10.0  # seconds between plain lines
 
 
+def speaks() -> bool:
+    """Whether this process talks to people: of several that torchrun has started, only the first."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
+
+
+def printable(text: str) -> str:
+    """One line; control characters, which a file name may hold, as escapes, so that a terminal does not obey them."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def complain(text: str) -> None:
+    """One line on standard error, from the process that talks to people."""
+    if speaks():
+        with suppress(OSError):
+            print(printable(text), file=sys.stderr, flush=True)
+
+
 class ProgressReport:
     """Use as a context manager, and call with (what, done, total)."""
 
     def __init__(self) -> None:
-        self._shown = int(os.environ.get("RANK", "0")) == 0
-        self._terminal = self._shown and sys.stderr.isatty()
+        self._terminal = speaks() and sys.stderr is not None and sys.stderr.isatty()
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
@@ -29,17 +49,20 @@ class ProgressReport:
         self._last = 0.0
 
     def __enter__(self) -> "ProgressReport":
-        self._bar.start()
+        with suppress(OSError):
+            self._bar.start()
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._bar.stop()
+        with suppress(OSError):
+            self._bar.stop()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if self._terminal:
-            if what not in self._tasks:
-                self._tasks[what] = self._bar.add_task(what, total=total)
-            self._bar.update(self._tasks[what], completed=done, total=total)
-        elif self._shown and (done in (0, total) or time.monotonic() - self._last > _EVERY):
+            with suppress(OSError):
+                if what not in self._tasks:
+                    self._tasks[what] = self._bar.add_task(printable(what), total=total)
+                self._bar.update(self._tasks[what], completed=done, total=total)
+        elif done in (0, total) or time.monotonic() - self._last > _EVERY:
             self._last = time.monotonic()
-            print(f"{what}: {done}/{total} pictures", file=sys.stderr, flush=True)
+            complain(f"{what}: {done}/{total} pictures")

@@ -70,6 +70,11 @@ def check_query(spec: Spec, allowed: dict[str, str]) -> None:
             raise InputError(f"'{key}' in '{spec.text}' is not an option of it (known: {known}){hint}")
 
 
+def is_whole(text: str) -> bool:
+    """Whether `text` is a whole number in plain digits, of a length that a number here can have ("²" is none)."""
+    return text.isascii() and text.isdecimal() and len(text) <= 9
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """`224` -> (224, 224), "224x320" -> (224, 320): height and width in pixels.
 
@@ -77,6 +82,6 @@ def parse_size(text: str) -> tuple[int, int]:
         InputError: something else.
     """
     parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdigit() and 0 < int(part) <= 8192 for part in parts):
+    if len(parts) > 2 or not all(is_whole(part) and 0 < int(part) <= 8192 for part in parts):
         raise InputError(f"'{text}' is not a picture size; wanted N or HxW in pixels, as 224 or 224x320")
     return int(parts[0]), int(parts[-1])

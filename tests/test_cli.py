@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from diffusionlens.cli import main
 
@@ -68,6 +71,13 @@ def test_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ["measure", MODEL, "--data", "scenes:?n=2"],
         ["measure", MODEL, "--data", "scenes:?n=2", "--out", "o", "--images", "x"],
         ["measure", MODEL, "--data", "scenes:?n=2", "--out", "/proc/nowhere/o"],
+        ["measure", MODEL, "--data", "scenes:?n=2", "--out", "o", "--images", "0"],
+        ["measure", MODEL, "--data", "scenes:?n=2", "--out", "o", "--device", "meta"],
+        ["measure", MODEL, "--data", "scenes:?n=2", "--out", "x" * 300],
+        ["measure", MODEL, "--data", "scenes:?n=2", "--out", "deep/o", "--layers", "99"],
+        ["check", MODEL, "--data", "scenes:?n=2", "--images", "0"],
+        ["check", MODEL, MODEL],
+        ["bench", "measure", "--rounds", "0"],
         ["check", "missing.pth"],
         ["nonsense"],
         ["check", "--data", "scenes:"],
@@ -82,6 +92,103 @@ def test_wrong_requests_exit_with_2(
     assert printed.out == ""
     assert "Traceback" not in printed.err
     assert printed.err.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+def pictures(folder: Path, whole: int, broken: int) -> str:
+    folder.mkdir()
+    for place in range(whole):
+        Image.new("RGB", (70, 80), (place, 0, 0)).save(folder / f"whole{place}.png")
+    for place in range(broken):
+        (folder / f"broken{place}.png").write_bytes(b"broken")
+    return f"folder:{folder}"
+
+
+def test_check_counts_what_it_could_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = pictures(tmp_path / "pictures", 5, 2)
+    assert run(monkeypatch, "check", MODEL, "--data", data) == 0
+    printed = capsys.readouterr().out
+    assert "7 found, 5 opened, 2 unreadable" in printed
+    assert "70 x 80 to 70 x 80 px" in printed
+    assert run(monkeypatch, "check", MODEL, "--data", data, "--images", "3", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["data"]
+    assert found["opened"] + len(found["unreadable"]) == 3
+    assert run(monkeypatch, "check", MODEL, "--data", pictures(tmp_path / "none", 0, 2)) == 0
+    assert "2 found, 0 opened, 2 unreadable" in capsys.readouterr().out
+
+
+def test_names_do_not_command_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "pictures"
+    data = pictures(folder, 1, 0)
+    (folder / "a\x1b[31m\n.png").write_bytes(b"broken")
+    assert run(monkeypatch, "check", MODEL, "--data", data) == 0
+    assert "a\\x1b[31m\\n.png" in capsys.readouterr().out
+    assert run(monkeypatch, "measure", MODEL, "--data", data, "--out", "/proc/a\x1b[31m\nb") == 2
+    printed = capsys.readouterr().err
+    assert len(printed.splitlines()) == 1
+    assert "\x1b" not in printed
+
+
+@pytest.mark.parametrize("command", ["", "check", "measure", "demo", "bench", "bench measure"])
+def test_help_says_all_in_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(monkeypatch, *command.split(), "--help") == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert not [line for line in printed.splitlines()[1:] if line.endswith("...")]  # no sentence is cut
+    if command in ("check", "measure"):
+        assert "[label=]timm:NAME" in printed
+        assert "[label=]KIND:ROOT[?key=value]" in printed
+
+
+def started(*arguments: str, **options: object) -> "subprocess.Popen[str]":
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "diffusionlens", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, **options)  # type: ignore[call-overload]
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with started("check", MODEL, "--data", "scenes:?n=2", stdout=writer) as process:
+        os.close(writer)
+        assert process.stderr is not None
+        assert [line for line in process.stderr if "pictures" not in line] == []
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_result_that_cannot_be_printed_is_an_error() -> None:
+    with Path("/dev/full").open("w") as full, started("check", MODEL, stdout=full) as process:
+        assert process.stderr is not None
+        assert (
+            process.stderr.read()
+            == "error: the result can't be printed (No space left on device); send it somewhere else\n"
+        )
+    assert process.returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize(("kind", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, kind: signal.Signals, status: int) -> None:
+    arguments = ["measure", MODEL, "--data", "scenes:?n=100000", "--out", str(tmp_path / "deep" / "out")]
+    with started(*arguments, stdout=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert "0/100000" in process.stderr.readline()
+        time.sleep(1)
+        process.send_signal(kind)
+        left = process.stderr.read()
+    assert process.returncode == status
+    assert "Traceback" not in left
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 import torch
 
+from diffusionlens.analysis.device import enough_memory, resolve_device
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, evenly_spaced
 from diffusionlens.analysis.outcome import manifest_of, material_of, per_image_of, table_of
 from diffusionlens.analysis.pib import Pib
@@ -43,40 +44,45 @@ def measure(
     """
     processes = processes or Processes()
     started = time.monotonic()
-    _refuse_doubles(backbones)
-    indices = chosen_pictures(len(source), settings.images)
-    if len(indices) < processes.count:
-        raise InputError(
-            f"{source.label} gives {len(indices)} pictures to {processes.count} processes; use fewer processes"
-        )
-    device = resolve_device(settings.device)
-    runs = []
-    for backbone in backbones:
-        run = _prepare(backbone.to(device), source, settings, indices)
-        _pass(run, source, settings, indices, device, progress, processes)
+    with processes.together():
+        refuse_doubles([backbone.label for backbone in backbones])
+        indices = chosen_pictures(len(source), settings.images)
+        if len(indices) < processes.count:
+            raise InputError(
+                f"{source.label} gives {len(indices)} pictures to {processes.count} processes; use fewer processes"
+            )
+        device = resolve_device(settings.device, processes)
+        runs = _prepare_all(backbones, source, settings, indices, device)
+    for run in runs:
+        with processes.together():
+            _pass(run, source, settings, indices, device, progress, processes)
         for diagnostic in run.diagnostics:
             processes.merge(diagnostic)
         _gather_extras(run, processes)
-        backbone.to(torch.device("cpu"))
-        if len(run.skipped) == len(indices):
-            first = f"{run.skipped[0].file}: {run.skipped[0].reason}"
-            raise InputError(
-                f"nothing could be measured: none of the {len(indices)} pictures is readable (first: {first})"
-            )
-        runs.append(run)
-    if processes.rank != 0:
-        return None
-    results = pd.concat([table_of(run, source) for run in runs], ignore_index=True)
-    if results.empty:
-        reasons = "; ".join(f"{left.what}: {left.reason}" for run in runs for left in run.left_out)
-        raise InputError(f"nothing could be measured on {source.label} ({reasons or 'no picture was readable'})")
-    manifest = manifest_of(runs, source, settings, indices, device, processes, time.monotonic() - started)
-    per_image = pd.concat([per_image_of(run, source) for run in runs], ignore_index=True)
-    return Measurement(results, per_image, material_of(runs), manifest)
+        with processes.together():
+            if processes.rank == 0 and len(run.skipped) == len(indices):
+                first = f"{run.skipped[0].file}: {run.skipped[0].reason}"
+                raise InputError(
+                    f"nothing could be measured: none of the {len(indices)} pictures is readable (first: {first})"
+                )
+    with processes.together(), enough_memory("the tables", "give fewer --images or --layers"):
+        if processes.rank != 0:
+            return None
+        results = pd.concat([table_of(run, source) for run in runs], ignore_index=True)
+        if results.empty:
+            raise InputError(_nothing(runs, source))
+        manifest = manifest_of(runs, source, settings, indices, device, processes, time.monotonic() - started)
+        per_image = pd.concat([per_image_of(run, source) for run in runs], ignore_index=True)
+        return Measurement(results, per_image, material_of(runs), manifest)
 
 
-def _refuse_doubles(backbones: Sequence[Backbone]) -> None:
-    labels = [backbone.label for backbone in backbones]
+def _nothing(runs: Sequence[Run], source: PictureSource) -> str:
+    reasons = "; ".join(f"{left.what}: {left.reason}" for run in runs for left in run.left_out)
+    return f"nothing could be measured on {source.label} ({reasons or 'no picture had what the analyses need'})"
+
+
+def refuse_doubles(labels: Sequence[str]) -> None:
+    """Refuses no model at all, and two of one name."""
     if not labels:
         raise InputError("no model was given; wanted one or more MODEL")
     for label in labels:
@@ -89,19 +95,6 @@ def chosen_pictures(available: int, wanted: int | None) -> list[int]:
     if wanted is not None and wanted < 1:
         raise InputError(f"--images {wanted}; wanted a whole number from 1")
     return evenly_spaced(range(available), available if wanted is None else wanted)
-
-
-def resolve_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one, else the CPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:100]
-        raise InputError(f"device '{name}' can't be used ({reason}); wanted auto, cpu or cuda") from None
-    return device
 
 
 def parse_layers(text: str, depth: int) -> tuple[int, ...]:
@@ -120,6 +113,24 @@ def parse_layers(text: str, depth: int) -> tuple[int, ...]:
             raise InputError(f"--layers {layer}: the model has the layers 0 (embedding) to {depth}")
         layers.add(layer % (depth + 1))
     return tuple(sorted(layers))
+
+
+def _prepare_all(
+    backbones: Sequence[Backbone],
+    source: PictureSource,
+    settings: Settings,
+    indices: list[int],
+    device: torch.device,
+) -> list[Run]:
+    """Prepares every model before the first is measured, so that what the last one lacks is known at once."""
+    runs = []
+    for backbone in backbones:
+        with enough_memory(f"{backbone.label} on {device}", "give a smaller --size or another --device"):
+            runs.append(_prepare(backbone.to(device), source, settings, indices))
+            backbone.to(torch.device("cpu"))
+    if not any(run.diagnostics for run in runs):
+        raise InputError(_nothing(runs, source))
+    return runs
 
 
 def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indices: list[int]) -> Run:
@@ -174,14 +185,21 @@ def _pass(
     batch_size = settings.batch_size or (64 if device.type == "cuda" else 8)
     layers = needed_layers(run.context)
     done = 0
-    progress(backbone.label, 0, len(mine))
-    for batch, skipped in load_batches(source, transform, mine, batch_size, settings.workers):
-        run.skipped += skipped
-        if batch is not None:
-            feed(run.diagnostics, backbone, batch, layers, device)
-            _keep_samples(run, batch, source)
-        done += len(skipped) + (0 if batch is None else len(batch))
-        progress(backbone.label, done, len(mine))
+    doing = f"{min(batch_size, len(mine))} pictures of {' x '.join(map(str, backbone.size))} at a time on {device}"
+    with enough_memory(doing, "give a smaller --batch-size, or a smaller --size"):
+        backbone.to(device)
+        progress(backbone.label, 0, len(mine))
+        for batch, skipped in load_batches(source, transform, mine, batch_size, settings.workers):
+            processes.stop_with_others()
+            run.skipped += skipped
+            if batch is not None:
+                feed(run.diagnostics, backbone, batch, layers, device)
+                _keep_samples(run, batch, source)
+            done += len(skipped) + (0 if batch is None else len(batch))
+            progress(backbone.label, done, len(mine))
+        for diagnostic in run.diagnostics:
+            diagnostic.finish()
+        backbone.to(torch.device("cpu"))
 
 
 def needed_layers(context: Context) -> set[int]:

@@ -53,9 +53,12 @@ class Norms(Diagnostic):
         super().__init__(context, options)
         for state in ("patch_norms", "background", "neighbor_cos"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
-        self.has_background = bool(context.provides & {"boxes", "masks"})
+        self.by_mask = "masks" in context.provides and "parsing" not in context.provides
+        self.has_background = "boxes" in context.provides or self.by_mask
         if not self.has_background:
-            self.left_out.append(LeftOut("outlier_background_share", "the data has neither boxes nor masks"))
+            self.left_out.append(
+                LeftOut("outlier_background_share", "the data has neither boxes nor a background class")
+            )
         if not context.backbone.has_cls:
             self.left_out.append(LeftOut("cls_norm", "the model has no CLS token"))
         if not context.backbone.registers:
@@ -96,7 +99,10 @@ class Norms(Diagnostic):
             self.neighbor_cos.append(_neighbor_cosine(trace).cpu())
         if self.has_background:
             backbone = self.context.backbone
-            regions = [background_patches(s, backbone.grid, backbone.patch_size).flatten() for s in batch.samples]
+            regions = [
+                background_patches(s, backbone.grid, backbone.patch_size, by_mask=self.by_mask).flatten()
+                for s in batch.samples
+            ]
             self.background.append(torch.stack(regions))
 
     def _patch_norms(self, layer: int, stream: Stream) -> Floats:

@@ -1,49 +1,129 @@
 """Several processes (torchrun) sharing the pictures of one measurement."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from diffusionlens.analysis.diagnostic import Diagnostic
+from diffusionlens.errors import InputError, OtherProcessError
+
+_PATIENCE = timedelta(days=30)
+"""How long one process waits for the slowest. gloo's half hour would end long runs; a process that died is noticed at once."""
+_FAILED = "failed"
+_joins = count()
+
+
+class _StoppedError(Exception):
+    """Another process has failed, and there is no use in going on."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's place among all. The first one (`rank` 0) gathers and writes."""
+    """This process's place among all. The first one (`rank` 0) gathers and writes. `store` is theirs to leave word in; None
+    where the caller has made the group."""
 
     rank: int = 0
     count: int = 1
+    store: Store | None = None
 
     @classmethod
     def join(cls) -> "Processes":
         """Joins the group that torchrun has set up; a single process without it.
 
         Statistics live on the CPU, so that the gathering goes over gloo on every machine.
+
+        Raises:
+            InputError: WORLD_SIZE asks for several processes, and they don't find each other.
         """
-        count = int(os.environ.get("WORLD_SIZE", "1"))
-        if count == 1:
+        size = os.environ.get("WORLD_SIZE", "1")
+        if size == "1":
             return cls()
-        if not dist.is_initialized():
-            dist.init_process_group("gloo")
-        return cls(dist.get_rank(), count)
+        if dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        try:
+            base, rank, number = next(rendezvous("env://"))
+            store = PrefixStore(f"diffusionlens-{next(_joins)}", base)  # words of an earlier group are not of this one
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=number, timeout=_PATIENCE)
+        except (ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"WORLD_SIZE={size} asks for several processes, and they don't find each other ({reason}); start them with "
+                f"torchrun, or unset WORLD_SIZE"
+            ) from None
+        return cls(rank, number, store)
 
     def leave(self) -> None:
         """Leaves the group; without this torch warns at the end of the program."""
-        if self.count > 1 and dist.is_initialized():
+        if self.store is not None and dist.is_initialized():
             dist.destroy_process_group()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is done inside goes well in every process, or ends in every process. No collective call belongs inside.
+
+        Raises:
+            InputError: the first one of any process, in all of them.
+            OtherProcessError: another process raised something else.
+        """
+        if self.count == 1:
+            yield
+            return
+        own: Exception | None = None
+        try:
+            yield
+        except _StoppedError:
+            pass
+        except Exception as error:
+            own = error
+            if self.store is not None:
+                self.store.set(_FAILED, "yes")
+        verdict = None if own is None else (isinstance(own, InputError), f"{type(own).__name__}: {own}", str(own))
+        verdicts = [found for found in self._exchange(verdict) if found is not None]
+        if own is not None and not isinstance(own, InputError):
+            raise own
+        for wrong_request, fault, message in verdicts:
+            if not wrong_request:
+                raise OtherProcessError(f"another process of this run failed ({fault})")
+            raise InputError(message)
+
+    def stop_with_others(self) -> None:
+        """To be called now and then inside `together`: ends it when another process has failed."""
+        if self.store is not None and self.store.check([_FAILED]):
+            raise _StoppedError
 
     def gather(self, value: Any) -> list[Any]:
         """Every process's `value` in the order of the ranks; in processes other than the first, its own only."""
         if self.count == 1:
             return [value]
         values: list[Any] | None = [None] * self.count if self.rank == 0 else None
-        dist.gather_object(value, values)
+        with _peers():
+            dist.gather_object(value, values)
         return [value] if values is None else values
 
     def merge(self, diagnostic: Diagnostic) -> None:
         """Brings what all processes' diagnostics have seen into the first one's, by its states' own reductions."""
-        diagnostic.finish()
         for other in self.gather(diagnostic.metric_state)[1:]:
             diagnostic.merge_state(other)
+
+    def _exchange(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.count
+        with _peers():
+            dist.all_gather_object(values, value)
+        return values
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise OtherProcessError(f"another process of this run ended in the middle ({reason})") from None

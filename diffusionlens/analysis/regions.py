@@ -54,8 +54,14 @@ def patch_labels(mask: Tensor, patch: tuple[int, int]) -> Tensor:
     return mask[patch[0] // 2 :: patch[0], patch[1] // 2 :: patch[1]]
 
 
-def background_patches(sample: Sample, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
-    """Patches outside every box; for a picture without boxes but with a mask, patches of label 0. bool [h,w]."""
-    if len(sample.boxes) == 0 and sample.mask is not None:
+def background_patches(
+    sample: Sample, grid: tuple[int, int], patch: tuple[int, int], *, by_mask: bool = True
+) -> Tensor:
+    """Patches outside every box; for a picture without boxes but with a mask, patches of label 0. bool [h,w].
+
+    Args:
+        by_mask: whether 0 is the mask's background; in data that provides "parsing" it is a class, and only boxes count.
+    """
+    if by_mask and len(sample.boxes) == 0 and sample.mask is not None:
         return patch_labels(sample.mask, patch) == 0
     return ~object_patches(sample, grid, patch)

@@ -47,9 +47,11 @@ def parse_options(settings: Iterable[str]) -> dict[str, Options]:
             raise InputError(f"--set '{setting}' is not understood; wanted ANALYSIS.KEY=VALUE, as pib.hit=center")
         _known(name, DIAGNOSTICS, "analysis")
         _known(key, DIAGNOSTICS[name].options_type.model_fields, f"option of {name}")
+        if key in values[name]:
+            raise InputError(f"--set {name}.{key} is given twice; give it once")
         try:
             values[name][key] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date like 2020-13-45
             raise InputError(f"--set '{setting}': '{value}' is not a plain value") from None
     options = {}
     for name, chosen in values.items():

@@ -1,15 +1,15 @@
 """Attention in blocks of (heads x queries) whose scores fit a cache: no N x N tensor, any number of tokens, any head width.
 
-The forward pass keeps two numbers a row, the backward pass computes the scores again. How rows become weights is left to
-a `RowSolver`: plain PyTorch or compiled.
+The forward pass keeps two numbers a row, the backward pass computes the scores again.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from diffusionlens.attention import rows
 
 _BLOCK_BYTES = 1 << 21  # one block of scores; three of them are in use at a time
 _FEWEST_ROWS = 16  # a product of fewer query rows than that is slow
@@ -61,18 +61,15 @@ class _Buffers:
         return first, second, self._memory[2:, :size].view(2, *shape)
 
 
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, rows: ModuleType
-) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
     """1.5-entmax attention of float32 or float64 tensors.
 
     Args:
         q: [B,H,M,D]. k: [B,H,N,D]. v: [B,H,N,E].
         mask: None, or what is added to the scaled scores, of a shape that broadcasts to [B,H,M,N].
-        rows: `attention.rows` or `attention.compiled_rows`.
 
     Returns:
-        The output [B,H,M,E], and m and tau of every row, [B*H,M,2].
+        The output [B,H,M,E], and m and tau of every row, [B,H,M,2].
     """
     batch, heads, queries, _ = q.shape
     keys, groups = k.shape[2], batch * heads
@@ -88,7 +85,7 @@ def forward(
             thresholds[block.heads, block.queries, :1] = largest
             thresholds[block.heads, block.queries, 1:] = tau
             output[block.heads, block.queries] = torch.bmm(scores, value[block.heads])
-    return output.view(batch, heads, queries, v.shape[3]), thresholds
+    return output.view(batch, heads, queries, v.shape[3]), thresholds.view(batch, heads, queries, 2)
 
 
 def backward(
@@ -99,7 +96,6 @@ def backward(
     mask: Tensor | None,
     thresholds: Tensor,
     scale: float,
-    rows: ModuleType,
     *,
     mask_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -107,6 +103,7 @@ def backward(
     batch, heads, queries, _ = q.shape
     keys, groups = k.shape[2], batch * heads
     query, key, value, grad = (x.reshape(groups, x.shape[2], x.shape[3]) for x in (q, k, v, grad))
+    thresholds = thresholds.view(groups, queries, 2)
     dq, dk, dv = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
     dmask = torch.zeros_like(mask) if mask is not None and mask_grad else None
     if grad.numel() and keys:

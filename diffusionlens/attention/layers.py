@@ -68,13 +68,17 @@ def _methods_with_attention(layer: type) -> dict[str, FunctionType]:
     return found
 
 
-@cache
 def sparse_layer(layer: Any, alpha: float = 1.5) -> Any:
     """The subclass of a timm attention layer class (or of a block that holds its attention itself) with alpha-entmax.
 
     Raises:
         InputError: alpha is not 1.5 or 2, or the class does not call torch's attention.
     """
+    return _made(layer, float(alpha))
+
+
+@cache
+def _made(layer: Any, alpha: float) -> Any:
     if alpha not in _FUNCTIONS:
         raise InputError(f"alpha={alpha} has no sparse layer; wanted 1.5 or 2 (1 is the layer itself)")
     methods = _methods_with_attention(layer)

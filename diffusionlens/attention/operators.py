@@ -17,9 +17,9 @@ _NAMESPACE = "diffusionlens"
 
 def _solver(implementation: str) -> ModuleType:
     if implementation == "compiled":
-        from diffusionlens.attention import compiled_rows  # Numba takes half a second to import
+        from diffusionlens.attention import compiled  # Numba takes half a second to import
 
-        return compiled_rows
+        return compiled
     return torch_rows
 
 
@@ -106,9 +106,13 @@ def attention(
             output, threshold, mean_value = launch.attention_forward(q, k, v, scale, mask, for_backward=for_backward)
             return output, threshold, mean_value if mean_value is not None else _nothing(q)
         kind = compute_type(q.dtype)
-        output, thresholds = blocks.forward(
-            q.to(kind), k.to(kind), v.to(kind), _to(mask, kind), scale, _solver(implementation)
-        )
+        given = (q.to(kind), k.to(kind), v.to(kind), _to(mask, kind), scale)
+        if implementation == "compiled":
+            from diffusionlens.attention import compiled
+
+            output, thresholds = compiled.forward(*given)
+        else:
+            output, thresholds = blocks.forward(*given)
         return output.to(q.dtype), thresholds, _nothing(q)
 
 
@@ -122,8 +126,11 @@ def _(
         threshold = q.new_empty(batch, heads, queries, dtype=torch.float32)
         mean = torch.empty_like(output, dtype=torch.float32) if for_backward else _nothing(q)
         return output, threshold, mean
-    output = q.new_empty(batch, heads, queries, v.shape[3])
-    return output, q.new_empty(batch * heads, queries, 2, dtype=compute_type(q.dtype)), _nothing(q)
+    if implementation == "compiled":
+        output = q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
+    else:
+        output = q.new_empty(batch, heads, queries, v.shape[3])
+    return output, q.new_empty(batch, heads, queries, 2, dtype=compute_type(q.dtype)), _nothing(q)
 
 
 @torch.library.custom_op(f"{_NAMESPACE}::entmax15_attention_backward", mutates_args=())
@@ -146,17 +153,14 @@ def attention_backward(
 
             return *launch.attention_backward(grad, q, k, v, threshold, mean_value, scale, mask), _nothing(q)
         kind = compute_type(q.dtype)
-        dq, dk, dv, dmask = blocks.backward(
-            grad.to(kind),
-            q.to(kind),
-            k.to(kind),
-            v.to(kind),
-            _to(mask, kind),
-            threshold,
-            scale,
-            _solver(implementation),
-            mask_grad=mask_grad,
-        )
+        given = (grad.to(kind), q.to(kind), k.to(kind), v.to(kind), _to(mask, kind), threshold, scale)
+        dmask: Tensor | None = None
+        if implementation == "compiled" and not mask_grad:
+            from diffusionlens.attention import compiled
+
+            dq, dk, dv = compiled.backward(*given)
+        else:
+            dq, dk, dv, dmask = blocks.backward(*given, mask_grad=mask_grad)
         dmask = _nothing(q) if dmask is None or mask is None else dmask.to(mask.dtype)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dmask
 
@@ -174,7 +178,7 @@ def _(
     implementation: str,
     mask_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if implementation == "triton":
+    if implementation == "triton" or (implementation == "compiled" and not mask_grad):
         dq, dk, dv = (x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2) for x in (q, k, v))
     else:
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))

@@ -1,7 +1,6 @@
 """`bench measure`: all analyses over all layers, against the bare forward pass on the same decoded pictures."""
 
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from diffusionlens.analysis.diagnostic import Context, Diagnostic
 from diffusionlens.analysis.measure import feed, needed_layers
 from diffusionlens.analysis.outcome import rows_of
 from diffusionlens.analysis.registry import DIAGNOSTICS, make, parse_options
+from diffusionlens.bench.machine import machine
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.open_data import open_data
 from diffusionlens.data.sample import Batch
@@ -103,17 +103,6 @@ def bench_measure(
         parts=medians,
         peak_mib={count: _peak(model, data, count, batch_size) for count in _MEMORY_PICTURES} if memory else {},
     )
-
-
-def machine() -> str:
-    """Processor, system and versions, in a line."""
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:  # noqa: PTH123
-            name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return f"{name}, {platform.system()}, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def _decoded(backbone: Backbone, data: str, images: int, batch_size: int) -> list[Batch]:

@@ -1,4 +1,4 @@
-"""COCO's instances file, checked entry by entry before anything is believed, and its masks."""
+"""COCO's instances and panoptic files, checked entry by entry before anything is believed, and its masks."""
 
 import json
 import warnings
@@ -12,12 +12,14 @@ import torch
 from pycocotools import mask as rle_tools
 from torch import Tensor
 
+from diffusionlens.data.sample import IGNORE
 from diffusionlens.errors import InputError
 
 
 @dataclass
 class CocoFile:
-    """The pictures in the order of their ids, the categories in the order of theirs, the instances by picture id."""
+    """The pictures in the order of their ids, the categories in the order of theirs, the annotations by picture id:
+    instances, or the one panoptic annotation."""
 
     images: list[dict[str, Any]]
     categories: list[dict[str, Any]]
@@ -30,6 +32,32 @@ def read_coco(path: Path) -> CocoFile:
     Raises:
         InputError: not JSON, not COCO instances, or an id that is unusable or given twice.
     """
+    return _read(path, ("image_id",))
+
+
+def read_panoptic(path: Path) -> CocoFile:
+    """Reads a panoptic file: each picture has one annotation with `file_name` and a list `segments_info`.
+
+    Raises:
+        InputError: not JSON, not COCO panoptic, or an id that is unusable or given twice.
+    """
+    content = _read(path, ("image_id", "file_name", "segments_info"))
+    for key, annotations in content.instances.items():
+        if len(annotations) > 1:
+            raise InputError(f"{path}: picture {key} has {len(annotations)} annotations; wanted one with all segments")
+        segments = annotations[0]["segments_info"]
+        sound = isinstance(segments, list) and all(
+            isinstance(segment, dict) and _is_id(segment.get("id")) and _is_id(segment.get("category_id"))
+            for segment in segments
+        )
+        if not sound:
+            raise InputError(f"{path}: picture {key} has segments_info without id or category_id; not COCO panoptic")
+    if any(isinstance(category["id"], int) and not 0 < category["id"] < IGNORE for category in content.categories):
+        raise InputError(f"{path}: 'categories' has an id outside 1..{IGNORE - 1}; not COCO panoptic")
+    return content
+
+
+def _read(path: Path, keys: tuple[str, ...]) -> CocoFile:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError, RecursionError) as error:
@@ -38,24 +66,26 @@ def read_coco(path: Path) -> CocoFile:
         ) from None
     images = _entries(content, "images", ("id", "file_name", "width", "height"), path)
     categories = _entries(content, "categories", ("id", "name"), path)
-    instances: dict[Any, list[dict[str, Any]]] = {}
-    for instance in _entries(content, "annotations", ("image_id",), path):
-        if not _is_id(instance["image_id"]):
+    annotations: dict[Any, list[dict[str, Any]]] = {}
+    for annotation in _entries(content, "annotations", keys, path):
+        if not _is_id(annotation["image_id"]):
             raise InputError(
-                f"{path}: 'annotations' has the image_id {str(instance['image_id'])[:40]}; wanted a number"
+                f"{path}: 'annotations' has the image_id {str(annotation['image_id'])[:40]}; wanted a number"
             )
-        instances.setdefault(instance["image_id"], []).append(instance)
-    return CocoFile(_by_id(images, "images", path), _by_id(categories, "categories", path), instances)
+        annotations.setdefault(annotation["image_id"], []).append(annotation)
+    return CocoFile(_by_id(images, "images", path), _by_id(categories, "categories", path), annotations)
 
 
 def _entries(content: Any, part: str, keys: tuple[str, ...], path: Path) -> list[dict[str, Any]]:
     entries = content.get(part) if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        raise InputError(f"{path} has no list '{part}'; wanted COCO instances (images, annotations, categories)")
+        raise InputError(f"{path} has no list '{part}'; wanted a COCO file (images, annotations, categories)")
     for place, entry in enumerate(entries):
         lacking = [key for key in keys if not isinstance(entry, dict) or key not in entry]
         if lacking:
-            raise InputError(f"{path}: entry {place} of '{part}' lacks {', '.join(lacking)}; not COCO instances")
+            raise InputError(
+                f"{path}: entry {place} of '{part}' lacks {', '.join(lacking)}; not a COCO file of this kind"
+            )
     return entries
 
 

@@ -7,11 +7,14 @@ from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.layout import class_folders, pictures_below, refuse_empty, root_of
 from diffusionlens.data.open_picture import open_annotated
 from diffusionlens.data.sample import Picture
+from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.data.voc_xml import match_xml, read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 
-_QUERY = {"boxes": "folder of VOC-style XML files with the pictures' names; default: beside each picture"}
+_QUERY = {
+    "boxes": "folder of VOC-style XML files with the pictures' names; default: beside each picture"
+} | COUNT_OPTION
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 
@@ -44,6 +47,7 @@ class Folder:
         left_out = set(unclear)
         self.pictures = [path for path in pictures if path not in left_out]
         self.classes: Sequence[str] = []
+        self.mask_classes: Sequence[str] = ()
         if all(len(path.relative_to(self.folder).parts) > 1 for path in pictures):
             folders = class_folders(self.folder)
             self.classes = [] if {name.lower() for name in folders} <= _SPLITS else folders

@@ -7,11 +7,12 @@ from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.layout import class_folders, first_existing, pictures_below, refuse_empty, root_of
 from diffusionlens.data.open_picture import open_rgb
 from diffusionlens.data.sample import Picture, UnreadablePicture
+from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.data.voc_xml import match_xml, read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 
-_QUERY = {"split": "train or val, default val", "boxes": "folder of the XML annotations"}
+_QUERY = {"split": "train or val, default val", "boxes": "folder of the XML annotations"} | COUNT_OPTION
 
 # Sides rounded to whole pixels change the shape of a scaled picture a little; more is another picture.
 _SHAPE_TOLERANCE = 0.02
@@ -40,6 +41,7 @@ class ImageNet:
         self.folder = folder
         self.pictures = pictures
         self.classes: Sequence[str] = folders
+        self.mask_classes: Sequence[str] = ()
         if self.boxes is not None:
             self._annotations, unclear = match_xml(pictures, folder, self.boxes)
             self.pictures = [path for path in pictures if path in self._annotations]

@@ -3,11 +3,18 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 
+from diffusionlens.data.ade20k import ade20k
+from diffusionlens.data.camvid import camvid
+from diffusionlens.data.cityscapes import cityscapes
 from diffusionlens.data.coco import Coco
 from diffusionlens.data.folder import Folder
 from diffusionlens.data.imagenet import ImageNet
+from diffusionlens.data.kitti import kitti
+from diffusionlens.data.nyuv2 import nyuv2
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.data.scenes import Scenes
+from diffusionlens.data.subset import limited
+from diffusionlens.data.sunrgbd import sunrgbd
 from diffusionlens.data.tiny_imagenet import TinyImageNet
 from diffusionlens.data.voc import Voc
 from diffusionlens.errors import InputError
@@ -18,6 +25,12 @@ READERS: dict[str, Callable[[Spec], PictureSource]] = {
     "coco": Coco,
     "imagenet": ImageNet,
     "tiny-imagenet": TinyImageNet,
+    "ade20k": ade20k,
+    "cityscapes": cityscapes,
+    "camvid": camvid,
+    "nyuv2": nyuv2,
+    "sunrgbd": sunrgbd,
+    "kitti": kitti,
     "folder": Folder,
     "scenes": Scenes.from_spec,
 }
@@ -39,4 +52,5 @@ def open_data(text: str) -> PictureSource:
         near = get_close_matches(spec.kind, READERS, n=1)
         hint = f"; did you mean {near[0]}:?" if near else ""
         raise InputError(f"'{spec.kind}:' is no kind of data (known: {known}){hint}")
-    return READERS[spec.kind](spec)
+    source = READERS[spec.kind](spec)
+    return source if isinstance(source, Scenes) else limited(source, spec)  # scenes make as many as ?n= says

@@ -1,11 +1,15 @@
-"""Opening pictures and index masks of every kind that data sets hold."""
+"""Opening pictures and their annotations (masks, colour codes, plain numbers) of every kind that data sets hold."""
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from diffusionlens.data.sample import UnreadablePicture
@@ -99,30 +103,85 @@ def _to_rgb(picture: Image.Image, path: Path) -> Image.Image:
     return picture.convert("RGB")
 
 
-def open_index_mask(path: Path, size: tuple[int, int] | None = None) -> Tensor:
-    """A mask's stored values, int64 [H,W]: palette indexes stay indexes.
+def open_index_mask(path: Path, size: tuple[int, int] | None = None, picture: Path | None = None) -> Tensor:
+    """A mask's stored values, int64 [H,W]: palette indexes stay indexes, grey of 2 or 4 bits is not stretched to 8.
 
     Args:
         size: (width, height) of the picture that it belongs to; None checks nothing.
+        picture: that picture's file, for the message.
 
     Raises:
         UnreadablePicture: not there, damaged, an RGB or floating-point picture, or of another size.
+    """
+    stored = open_stored(path, "mask")
+    values = stored.values
+    if values.ndim != 2 or values.dtype.kind not in "bui":
+        raise UnreadablePicture(str(path), f"the mask has the mode {stored.mode}, wanted one index a pixel (P or L)")
+    check_size(path, "mask", (values.shape[1], values.shape[0]), size, picture)
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def open_colour_codes(path: Path) -> Tensor:
+    """One number for every pixel's colour, R + 256 G + 256^2 B, int64 [H,W]: COCO's panoptic segments, colour labels.
+
+    Raises:
+        UnreadablePicture: not there, damaged, or not RGB (a palette picture would hold other numbers).
+    """
+    stored = open_stored(path, "mask")
+    if stored.mode != "RGB":
+        raise UnreadablePicture(str(path), f"the mask has the mode {stored.mode}, wanted colours (RGB)")
+    red, green, blue = torch.from_numpy(stored.values.astype(np.int64)).unbind(-1)
+    return red + 256 * green + 65536 * blue
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The pixels of an annotation as they are in the file, and Pillow's name of their kind."""
+
+    mode: str
+    values: NDArray[Any]
+
+
+def open_stored(path: Path, what: str) -> Stored:
+    """Reads an annotation (`what`: mask, depth map) without converting anything.
+
+    Raises:
+        UnreadablePicture: not there, damaged or absurdly large.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(path) as file:
+                # Pillow stretches grey of few bits over 0..255, which would turn class 3 into class 51.
+                stretched = {"L;2": 85, "L;4": 17}.get(_raw_mode(file), 1)
                 mode, values = file.mode, np.array(file)
     except FileNotFoundError:
-        raise UnreadablePicture(str(path), "the mask does not exist") from None
+        raise UnreadablePicture(str(path), f"the {what} does not exist") from None
+    except Image.DecompressionBombError:
+        raise UnreadablePicture(str(path), f"the {what} is too large to open safely") from None
     except Exception as error:  # as in `open_rgb`
-        raise UnreadablePicture(str(path), f"the mask is damaged ({_one_line(error)})") from None
-    if values.ndim != 2 or values.dtype.kind not in "bui":
-        raise UnreadablePicture(str(path), f"the mask has the mode {mode}, wanted one index a pixel (P or L)")
-    if size is not None and (values.shape[1], values.shape[0]) != size:
-        got = f"{values.shape[1]}x{values.shape[0]}"
-        raise UnreadablePicture(str(path), f"the mask is {got}, its picture {size[0]}x{size[1]} (width x height)")
-    return torch.from_numpy(values.astype(np.int64))
+        raise UnreadablePicture(str(path), f"the {what} is damaged ({_one_line(error)})") from None
+    return Stored(mode, values if stretched == 1 else values // stretched)
+
+
+def check_size(
+    path: Path, what: str, found: tuple[int, int], wanted: tuple[int, int] | None, picture: Path | None = None
+) -> None:
+    """Refuses an annotation that is not of its picture's (width, height); None wants nothing.
+
+    Raises:
+        UnreadablePicture: names both files and both sizes.
+    """
+    if wanted is not None and found != wanted:
+        of = f"; {picture}" if picture is not None else ""
+        sizes = f"the {what} is {found[0]}x{found[1]}, its picture {wanted[0]}x{wanted[1]}"
+        raise UnreadablePicture(str(path), f"{sizes} (width x height{of})")
+
+
+def _raw_mode(file: Image.Image) -> str:
+    """How the pixels lie in the file, where the format's reader says so."""
+    arguments = file.tile[0][3] if isinstance(file, ImageFile) and file.tile else None
+    return arguments if isinstance(arguments, str) else ""
 
 
 def _one_line(error: Exception) -> str:

@@ -78,15 +78,19 @@ def collate(samples: Sequence[Sample]) -> Batch:
 class PictureSource(Protocol):
     """A data set: a fixed order of names, each of which can be opened.
 
-    `provides` names what its pictures carry, a subset of {"boxes", "masks", "labels", "depth"}; `classes` the
-    names of `label`/`category` values where they are known; `skipped` what was left out when the source was
-    opened, as (file, reason). Opening a picture that cannot be decoded raises `UnreadablePicture`.
+    `provides` names what its pictures carry, a subset of {"boxes", "masks", "labels", "depth", "parsing"}, the last for
+    masks that name a class for everything, so that 0 is a class as any other and no background. `classes` are the names
+    of `label`/`category` values where they are known, `mask_classes` those of the mask values 0, 1, ... (empty without
+    masks; "background" counts; `IGNORE` is none of them); in a source without labels and boxes the two are the same.
+    `skipped` is what was left out when the source was opened, as (file, reason). Opening a picture that cannot be decoded
+    raises `UnreadablePicture`.
     """
 
     label: str
     spec: str
     provides: frozenset[str]
     classes: Sequence[str]
+    mask_classes: Sequence[str]
     skipped: list[tuple[str, str]]
 
     def __len__(self) -> int: ...

@@ -32,6 +32,7 @@ class Scenes:
         self.spec = spec or _spec_of(options)
         names = [f"{shape} ({texture})" for shape, texture in zip(SHAPES, TEXTURES, strict=True)]
         self.classes: Sequence[str] = names[: options.classes]
+        self.mask_classes: Sequence[str] = ("background", *self.classes)
         self.skipped: list[tuple[str, str]] = []
 
     @classmethod

@@ -8,10 +8,11 @@ from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.layout import class_folders, first_existing, inside, pictures_below, root_of
 from diffusionlens.data.open_picture import open_rgb
 from diffusionlens.data.sample import Picture
+from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 
-_QUERY = {"split": "train or val, default val"}
+_QUERY = {"split": "train or val, default val"} | COUNT_OPTION
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class TinyImageNet:
             )
         listed = root / "wnids.txt"
         present = {entry.wnid for entry in self._entries}
+        self.mask_classes: Sequence[str] = ()
         self.classes: Sequence[str] = sorted(
             set(listed.read_text(encoding="utf-8").split()) | present if listed.is_file() else present
         )

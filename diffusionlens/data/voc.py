@@ -7,8 +7,11 @@ from torch import Tensor
 
 from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.layout import first_existing, inside, root_of
+from diffusionlens.data.mask_values import in_order, translate
 from diffusionlens.data.open_picture import open_annotated, open_index_mask
-from diffusionlens.data.sample import IGNORE, Picture, UnreadablePicture
+from diffusionlens.data.sample import Picture
+from diffusionlens.data.splits import read_list, splits_there
+from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.data.voc_xml import read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
@@ -38,16 +41,22 @@ CLASSES = (
 
 _QUERY = {
     "year": "2007..2012, default 2012",
-    "split": "name of a list, default val",
+    "split": "name of a list, default val; trainaug with the masks of SBD",
     "task": "segmentation or main: which lists; default segmentation where it has the split",
-}
+} | COUNT_OPTION
+
+_MASK_VALUES = in_order(len(CLASSES) + 1)
 
 
 class Voc:
-    """VOC pictures of one split. Masks: 0 background, 1..20 the classes, 255 void.
+    """VOC pictures of one split. Masks: 0 background, 1..20 the classes, 255 void: 21 classes with the background.
 
     Without a folder Annotations it provides masks only, without SegmentationClass boxes only. In lists of one class
     (`?split=cat_val`) the pictures marked -1 are left out.
+
+    `?split=trainaug` is VOC's train and what SBD annotated of the rest (10,582 pictures): masks are VOC's own where there
+    are some, otherwise those of SBD, in SegmentationClassAug. The list is trainaug.txt or train_aug.txt, or train.txt and
+    aug.txt together.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -57,25 +66,24 @@ class Voc:
         folder = first_existing(
             given, [f"VOC{year}/JPEGImages", f"VOCdevkit/VOC{year}/JPEGImages", "JPEGImages"], f"VOC {year} pictures"
         ).parent
-        split_file = _list_of(folder, split, spec)
+        lists = _augmented_lists(folder) if split == "trainaug" else [_list_of(folder, split, spec)]
         self.folder = folder
         self.label = spec.label or f"voc-{split}"
         self.spec = spec.text
         self.classes: Sequence[str] = CLASSES
         self.skipped: list[tuple[str, str]] = []
         self.names: list[str] = []
-        for line in split_file.read_text(encoding="utf-8", errors="replace").splitlines():
-            name, *mark = line.split() or [""]
-            if not name or mark == ["-1"]:
-                continue
+        for name in _names(lists):
             picture = inside(folder / "JPEGImages", f"{name}.jpg")
             if picture is None or not picture.is_file():
                 self.skipped.append((f"JPEGImages/{name}.jpg", "listed, but the file does not exist"))
             else:
                 self.names.append(name)
         if not self.names:
-            raise InputError(f"{split_file} lists no picture that exists in {folder / 'JPEGImages'}")
-        masks = (folder / "SegmentationClass").is_dir() and split_file.parent.name == "Segmentation"
+            raise InputError(f"{lists[0]} lists no picture that exists in {folder / 'JPEGImages'}")
+        self._mask_folders = ["SegmentationClass", *(["SegmentationClassAug"] if split == "trainaug" else [])]
+        masks = lists[0].parent.name == "Segmentation" and any((folder / name).is_dir() for name in self._mask_folders)
+        self.mask_classes: Sequence[str] = ("background", *CLASSES) if masks else ()
         self._annotated = (folder / "Annotations").is_dir()
         self.provides: frozenset[str] = frozenset(
             ({"boxes", "labels"} if self._annotated else set()) | ({"masks"} if masks else set())
@@ -101,15 +109,40 @@ class Voc:
         return Picture(image, name, boxes.only_category, mask=mask, **boxes.fields())  # type: ignore[arg-type]
 
     def _mask(self, name: str, size: tuple[int, int]) -> Tensor:
-        path = self._file("SegmentationClass", name, "png")
-        mask = open_index_mask(path, size)
-        foreign = mask[(mask > len(CLASSES)) & (mask != IGNORE)]
-        if len(foreign):
-            raise UnreadablePicture(str(path), f"the mask holds the value {int(foreign[0])}, wanted 0..20 or 255")
-        return mask
+        paths = [self._file(folder, name, "png") for folder in self._mask_folders]
+        path = next((path for path in paths if path.is_file()), paths[-1])
+        values = open_index_mask(path, size, self._file("JPEGImages", name, "jpg"))
+        return translate(values, _MASK_VALUES, path, "0..20 or 255")
 
     def _file(self, kind: str, name: str, suffix: str) -> Path:
         return self.folder / kind / f"{name}.{suffix}"
+
+
+def _names(lists: Sequence[Path]) -> list[str]:
+    """The names in the lists, each once, without those that a list of one class marks with -1."""
+    lines = [line for path in lists for line in read_list(path)]
+    return list(dict.fromkeys(line[0] for line in lines if line[1:] != ["-1"]))
+
+
+def _augmented_lists(folder: Path) -> list[Path]:
+    """The lists that make up trainaug.
+
+    Raises:
+        InputError: the masks of SBD or the lists are not there.
+    """
+    if not (folder / "SegmentationClassAug").is_dir():
+        raise InputError(
+            f"{folder} has no SegmentationClassAug, so there is no split 'trainaug': put the masks of SBD there as index "
+            f"PNGs, or use ?split=train"
+        )
+    lists = folder / "ImageSets" / "Segmentation"
+    for names in (["trainaug"], ["train_aug"], ["train", "aug"]):
+        paths = [lists / f"{name}.txt" for name in names]
+        if all(path.is_file() for path in paths):
+            return paths
+    raise InputError(
+        f"{lists} has no list of trainaug: looked for trainaug.txt, train_aug.txt, and train.txt with aug.txt"
+    )
 
 
 def _list_of(folder: Path, split: str, spec: Spec) -> Path:
@@ -120,5 +153,5 @@ def _list_of(folder: Path, split: str, spec: Spec) -> Path:
     present = sorted({path.stem for kind in kinds for path in (folder / "ImageSets" / kind).glob("*.txt")})
     # Main holds 20 lists of one class for each split; they would hide the names that are wanted here.
     usual = [name for name in present if not name.startswith(tuple(f"{one}_" for one in CLASSES))]
-    hint = f"; splits there: {', '.join(usual)}" if usual else ""
+    hint = splits_there(usual, split)
     return first_existing(folder, [f"ImageSets/{kind}/{split}.txt" for kind in kinds], f"list of split '{split}'", hint)

@@ -80,7 +80,8 @@ def pib_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
             levels.append((level, name))
     _name_levels(axes, levels)
     axes.set_ylabel(panel.label)
-    axes.set_ylim(0, 100)
+    axes.set_ylim(-3, 103)  # markers at 0 and at 100 are whole
+    axes.set_yticks(range(0, 101, 20))
     axes.set_title(panel.title)
     _name_models(figure, axes)
     return figure

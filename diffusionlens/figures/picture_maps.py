@@ -107,4 +107,4 @@ def _head(row: list[Axes], columns: list[tuple[ModelMaterial, int]], *, many: bo
     names = short_names(list(dict.fromkeys(entry.model for entry, _ in columns)), 14)
     for axes, (entry, layer) in zip(row[1:], columns, strict=True):
         title = f"{names[entry.model]}\nlayer {layer}" if many else f"layer {layer}"
-        axes.set_title(title, fontsize=8 if len(names[entry.model]) <= 12 else 6.5, loc="center")
+        axes.set_title(title, fontsize=6.5 if many and len(names[entry.model]) > 12 else 8, loc="center")

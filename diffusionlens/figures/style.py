@@ -35,9 +35,10 @@ _COMMON: dict[str, Any] = {
     "lines.markersize": 4,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "pdf.fonttype": 42,
+    "pdf.fonttype": 42,  # slower to embed than type 3, which some journals refuse
     "text.parse_math": False,  # a "$" in a file name is a "$"
-    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.use": False,  # `new_figure` asks for it; as a default it would come back after each saving
+    "figure.autolayout": False,
     "image.interpolation": "nearest",
 }
 _LIGHT = {"ink": "#1c2430", "soft": "#5b6675", "grid": "#e3e7ec", "paper": "#ffffff"}
@@ -110,19 +111,25 @@ def _cut(name: str, limit: int) -> str:
 
 def new_figure(width: float, height: float) -> Figure:
     """A figure in inches that no global list keeps alive."""
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def freeze_layout(figure: Figure) -> None:
-    """Lays the figure out once; each saving would do it again, which takes longer than drawing."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+def freeze_layout(figure: Figure, like: Figure | None = None) -> None:
+    """Lays the figure out once, or as `like`, a frozen figure of the same panels: each saving would do it again.
+
+    With an engine of any kind, also the one called "none", matplotlib draws a figure once more before each saving.
+    """
+    if like is None:
+        figure.draw_without_rendering()
+    figure.set_layout_engine(None)
+    if like is not None:
+        for axes, model in zip(figure.axes, like.axes, strict=True):
+            axes.set_position(model.get_position(original=True))
 
 
 def save_figure(figure: Figure, directory: Path, stem: str) -> None:
-    """Writes STEM.png and STEM.pdf, the same bytes for the same figure."""
-    freeze_layout(figure)
+    """Writes STEM.png and STEM.pdf, the same bytes for the same figure, which `freeze_layout` has laid out."""
     figure.savefig(directory / f"{stem}.png", dpi=DPI, metadata={"Software": None})
     figure.savefig(directory / f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})

@@ -12,6 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from diffusionlens.errors import InputError
+from diffusionlens.spec import is_whole
 
 _HEAD_WIDTH = 64
 
@@ -73,8 +74,10 @@ def read_architecture(
         projection = state["patch_embed.proj.weight"]
         hidden_in, hidden_out = _mlp_shapes(state)
         width, patch = projection.shape[0], (projection.shape[2], projection.shape[3])
-    except (KeyError, IndexError) as error:
+    except KeyError as error:
         raise InputError(f"{file} lacks the weight {error} of a ViT; wanted the whole backbone") from None
+    except IndexError:
+        raise InputError(f"{file}: weights of its patch embedding or first MLP are no matrices; it is no ViT") from None
     if projection.shape[1] != 3:
         raise InputError(f"{file} takes pictures of {projection.shape[1]} channels; only RGB models (3) are measured")
     if heads is None:
@@ -89,14 +92,17 @@ def read_architecture(
     prefix = int(has_cls) + registers
     grid, with_prefix = (16, 16), False
     if not rotary:
-        if "pos_embed" not in state:
-            raise InputError(f"{file} has no position table (pos_embed) and is not DINOv3; such models are not read")
+        if "pos_embed" not in state or state["pos_embed"].dim() != 3:
+            raise InputError(
+                f"{file} has no position table (pos_embed, [1,N,D]), as a plain ViT has; is it another timm model, say which: "
+                f"?timm=NAME"
+            )
         grid, with_prefix = _grid(state["pos_embed"].shape[1], prefix, patch, size, file)
     architecture = Architecture(
         grid=grid,
         patch_size=patch,
         width=width,
-        depth=1 + max(int(key.split(".")[1]) for key in state if key.startswith("blocks.")),
+        depth=1 + max(_block_number(key, file) for key in state if key.startswith("blocks.")),
         heads=heads,
         hidden=hidden_out,
         has_cls=has_cls,
@@ -113,6 +119,13 @@ def read_architecture(
         fc_norm="fc_norm.weight" in state,
     )
     return architecture, notes
+
+
+def _block_number(key: str, file: str) -> int:
+    number = key.split(".")[1]
+    if not is_whole(number):
+        raise InputError(f"{file} has the weight '{key}'; wanted numbered blocks, as blocks.0: the file is no ViT's")
+    return int(number)
 
 
 def _mlp_shapes(state: dict[str, Tensor]) -> tuple[int, int]:
@@ -176,7 +189,8 @@ def _build_plain(architecture: Architecture) -> nn.Module:
         pre_norm=architecture.norm_before_blocks,
         final_norm=architecture.final_norm or architecture.fc_norm,
         fc_norm=architecture.fc_norm,
-        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+        # CLIP's models, which have a norm in front of the blocks, keep torch's own epsilon; all others timm's.
+        norm_layer=partial(nn.LayerNorm, eps=1e-5 if architecture.norm_before_blocks else 1e-6),
     )
 
 
@@ -203,6 +217,8 @@ def load_state(model: nn.Module, state: dict[str, Tensor], file: str) -> None:
     Raises:
         InputError: a weight is missing, superfluous, of another shape, or not finite.
     """
+    for key, value in state.items():
+        _check_dense(key, value, file)
     own = model.state_dict()
     missing = sorted(set(own) - set(state))
     if missing:
@@ -216,10 +232,19 @@ def load_state(model: nn.Module, state: dict[str, Tensor], file: str) -> None:
     for key, value in state.items():
         if value.shape != own[key].shape:
             wanted, got = tuple(own[key].shape), tuple(value.shape)
-            raise InputError(f"{file}: {key} has the shape {got}, wanted {wanted}; the file mixes two models")
+            raise InputError(
+                f"{file}: {key} has the shape {got}, wanted {wanted}; the file mixes two models or is of another one"
+            )
         if not torch.isfinite(value).all():
             raise InputError(f"{file}: {key} has values that are NaN or infinite; the checkpoint is damaged")
     model.load_state_dict({key: value.float() for key, value in state.items()}, strict=True)
+
+
+def _check_dense(key: str, value: Tensor, file: str) -> None:
+    """Refuses what no copy into a float32 parameter can be made of without losing something."""
+    if value.layout != torch.strided or value.is_quantized or value.is_meta or not value.is_floating_point():
+        kind = "meta" if value.is_meta else f"{value.layout}, {value.dtype}".replace("torch.", "")
+        raise InputError(f"{file}: {key} is a tensor of the kind {kind}; wanted dense floating-point weights")
 
 
 def _some(keys: list[str]) -> str:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from diffusionlens.errors import InputError
 from diffusionlens.models.positions import PositionRule, resize_positions
 
+_POSITION_TABLES = ("pos_embed", "relative_position_bias_table")  # what timm resizes when the picture's size changes
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -78,15 +80,15 @@ class Backbone:
     position_rule: PositionRule = "timm"
     size: tuple[int, int] = (0, 0)
     parameters: int = 0
-    _native_positions: Tensor | None = field(default=None, repr=False)
+    _native_tables: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(False)
         self.size = self.size if self.size != (0, 0) else self.native_size
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())  # at the native size
-        table = getattr(self.model, "pos_embed", None)
-        if isinstance(table, nn.Parameter) and self._native_positions is None:
-            self._native_positions = table.detach().clone()
+        for name, parameter in self.model.named_parameters():
+            if name.rpartition(".")[2] in _POSITION_TABLES:
+                self._native_tables.setdefault(name, parameter.detach().clone())
 
     @property
     def depth(self) -> int:
@@ -129,15 +131,25 @@ class Backbone:
                 f"{self.label} ({self.origin.architecture}) takes only {self.native_size[0]}x{self.native_size[1]}; "
                 f"leave out --size or give that"
             )
+        if self.size != self.native_size:  # tables are resized from the native ones, never from resized ones
+            self._set_input_size(self.native_size)
+            for name, table in self._native_tables.items():
+                self._set_table(name, table)
+        self._set_input_size(size)
+        self.size = size
+        if (native := self._native_tables.get("pos_embed")) is not None:
+            native_grid = (self.native_size[0] // self.patch_size[0], self.native_size[1] // self.patch_size[1])
+            self._set_table("pos_embed", resize_positions(native, native_grid, self.grid, self.position_rule))
+
+    def _set_input_size(self, size: tuple[int, int]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of SciPy and torch, about the speed of timm's own resizing
             self.model.set_input_size(img_size=size)  # type: ignore[operator]
-        self.size = size
-        if self._native_positions is not None:  # from the native table, never from one that was resized already
-            native_grid = (self.native_size[0] // self.patch_size[0], self.native_size[1] // self.patch_size[1])
-            table = resize_positions(self._native_positions, native_grid, self.grid, self.position_rule)
-            device = next(self.model.parameters()).device
-            self.model.pos_embed = nn.Parameter(table.to(device), requires_grad=False)
+
+    def _set_table(self, name: str, table: Tensor) -> None:
+        place, _, parameter = name.rpartition(".")
+        device = next(self.model.parameters()).device
+        setattr(self.model.get_submodule(place), parameter, nn.Parameter(table.to(device), requires_grad=False))
 
     def split(self, tokens: Tensor) -> Tokens:
         """[B,N,D] tokens in the model's order, told apart by kind."""

@@ -45,14 +45,7 @@ def find_backbone(content: Mapping[str, Any], wanted_branch: str | None, file: s
         InputError: no backbone, several of them, or not the wanted branch.
     """
     found = Weights({})
-    tensors = _unwrap(content, wanted_branch, found, file)
-    tensors = {_without_wrappers(key): value for key, value in tensors.items()}
-    prefix = _prefix(tensors, wanted_branch, found, file)
-    for key, value in tensors.items():
-        if not key.startswith(prefix):
-            found.dropped.append((key, "outside the backbone"))
-        else:
-            found.state[key[len(prefix) :]] = value
+    tensors = _take_out(content, wanted_branch, found, file)
     for family in FAMILIES:
         if family.recognises(found.state):
             found.family, found.rule = family.name, family.rule
@@ -62,6 +55,34 @@ def find_backbone(content: Mapping[str, Any], wanted_branch: str | None, file: s
         f"{file}: the names of its weights are of no known family (first ones: {', '.join(list(tensors)[:4])}); known: "
         + ", ".join(family.name for family in FAMILIES)
     )
+
+
+def find_timm(content: Mapping[str, Any], wanted_branch: str | None, own_keys: set[str], file: str) -> Weights:
+    """Takes out the weights of a timm model whose keys are `own_keys`, its names as they are; heads are dropped.
+
+    Raises:
+        InputError: as `find_backbone`.
+    """
+    found = Weights({}, family="timm")
+    _take_out(content, wanted_branch, found, file)
+    _drop(
+        found,
+        {rf"(?!({'|'.join(map(re.escape, sorted(own_keys)))})$){head}": reason for head, reason in _HEADS.items()},
+    )
+    return found
+
+
+def _take_out(content: Mapping[str, Any], branch: str | None, found: Weights, file: str) -> State:
+    """Fills `found.state` with the backbone's weights under their own names; returns all tensors."""
+    tensors = _unwrap(content, branch, found, file)
+    tensors = {_without_wrappers(key): value for key, value in tensors.items()}
+    prefix = _prefix(tensors, branch, found, file)
+    for key, value in tensors.items():
+        if not key.startswith(prefix):
+            found.dropped.append((key, "outside the backbone"))
+        else:
+            found.state[key[len(prefix) :]] = value
+    return tensors
 
 
 def _unwrap(content: Mapping[str, Any], branch: str | None, found: Weights, file: str) -> State:
@@ -84,6 +105,12 @@ def _unwrap(content: Mapping[str, Any], branch: str | None, found: Weights, file
         if not _has_anchor(content):
             some = ", ".join(map(str, list(content)[:4])) or "nothing"
             raise InputError(f"{file} holds no ViT backbone: no '{_ANCHORS[0]}' among its entries ({some}, ...)")
+        if strange := next(
+            (key for key, value in content.items() if isinstance(value, Tensor) and type(key) is not str), None
+        ):
+            raise InputError(
+                f"{file} has a weight under the key {strange!r}, which is no name; save a model's state_dict()"
+            )
         return {key: value for key, value in content.items() if isinstance(value, Tensor)}
     for key in content:
         if key != chosen and key != "epoch":

@@ -1,8 +1,10 @@
 """`load_model`: a MODEL string to a Backbone."""
 
 import warnings
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -11,16 +13,18 @@ from diffusionlens.errors import InputError
 from diffusionlens.models.architecture import load_state, read_architecture
 from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
 from diffusionlens.models.convert import convert
-from diffusionlens.models.families import BRANCHES, find_backbone
+from diffusionlens.models.families import BRANCHES, find_backbone, find_timm
 from diffusionlens.models.own_format import Description, read_description
 from diffusionlens.models.positions import POSITION_RULES
 from diffusionlens.models.timm_adapter import backbone_of
 from diffusionlens.models.variant import Variant, remember
 from diffusionlens.models.weights_file import SUFFIXES, read_weights, sha256
-from diffusionlens.spec import Spec, check_query, parse_size, parse_spec
+from diffusionlens.spec import Spec, check_query, is_whole, parse_size, parse_spec
 
 _IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _HALF = Preprocessing((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_CLIP = Preprocessing((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_NORMALIZATIONS = {"imagenet": _IMAGENET, "half": _HALF, "clip": _CLIP}
 
 _ATTENTION = {"attention": "softmax, entmax15 or sparsemax, in place of the model's own"}
 _TIMM_QUERY = {"pretrained": "true or false", "img_size": "N or HxW"} | _ATTENTION
@@ -29,7 +33,10 @@ _FILE_QUERY = {
     "branch": "teacher or student",
     "positions": "rule by which positions are resized",
     "img_size": "HxW of the position table",
+    "timm": "name of the timm model that the file is of",
+    "normalize": "imagenet, half or clip: mean and std of the pictures",
 } | _ATTENTION
+_OWN_QUERY = {key: _FILE_QUERY[key] for key in ("positions", "attention")}
 
 
 def load_model(text: str) -> Backbone:
@@ -53,7 +60,7 @@ def _open(spec: Spec) -> Backbone:
         return _from_timm(spec)
     if spec.kind:
         raise InputError(f"'{spec.kind}:' in '{text}' is no kind of model; wanted timm:NAME or a weights file")
-    path = Path(spec.rest)
+    path = Path(spec.rest).expanduser()
     if path.is_dir():
         raise InputError(f"{path} is a folder; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME")
     if path.suffix not in SUFFIXES:
@@ -71,6 +78,7 @@ def _from_timm(spec: Spec) -> Backbone:
         raise InputError(f"timm has no model '{name}'" + (f"; did you mean timm:{near[0]}?" if near else ""))
     pretrained = _flag(spec, "pretrained", default=True)
     options = {"img_size": parse_size(spec.query["img_size"])} if "img_size" in spec.query else {}
+    _check_architecture(spec, name, options)
     try:
         # Untrained weights are drawn from a fixed seed: the same command gives the same numbers.
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
@@ -99,14 +107,26 @@ def _from_file(spec: Spec, path: Path) -> Backbone:
     description = read_description(metadata, str(path))
     if description is not None:
         return _from_description(spec, path, dict(content), description)
+    if "timm" in spec.query:
+        return _from_file_of_timm(spec, path, content, branch)
     found = find_backbone(content, branch, str(path))
-    heads = int(spec.query["heads"]) if spec.query.get("heads", "").isdigit() else None
-    if "heads" in spec.query and not heads:
-        raise InputError(f"?heads={spec.query['heads']} in '{spec.text}'; wanted a whole number, as ?heads=6")
+    heads = None
+    if "heads" in spec.query:
+        if not is_whole(spec.query["heads"]) or int(spec.query["heads"]) == 0:
+            raise InputError(f"?heads={spec.query['heads']} in '{spec.text}'; wanted a whole number, as ?heads=6")
+        heads = int(spec.query["heads"])
     size = parse_size(spec.query["img_size"]) if "img_size" in spec.query else None
     architecture, notes = read_architecture(found.state, heads, size, found.rotary, str(path))
     model = Variant(architecture=architecture).build()
     load_state(model, found.state, str(path))
+    preprocessing = _HALF if found.half_mean else _CLIP if architecture.norm_before_blocks else _IMAGENET
+    if "normalize" in spec.query:
+        preprocessing = _normalization(spec)
+    elif "timm" in found.family:
+        notes.append(
+            f"pictures are normalised by mean {preprocessing.mean}, std {preprocessing.std}, the activation is GELU: the file "
+            f"does not say; for a file of timm's own add ?timm=NAME, or ?normalize=imagenet, half or clip"
+        )
     if found.family == "DINO or timm" and rule is None:
         notes.append("positions are resized by DINO's rule; for a file of timm's own say ?positions=timm")
     origin = Origin(
@@ -123,12 +143,61 @@ def _from_file(spec: Spec, path: Path) -> Backbone:
         spec.label or path.stem,
         model,
         origin,
-        preprocessing=_HALF if found.half_mean else _IMAGENET,
+        preprocessing=preprocessing,
         position_rule=rule or found.rule,  # type: ignore[arg-type]
     )
 
 
+def _from_file_of_timm(spec: Spec, path: Path, content: Mapping[str, Any], branch: str | None) -> Backbone:
+    """A file under a timm model's names: what weights do not say (normalisation, epsilon, activation) comes from timm."""
+    for key in ("heads", "positions"):
+        if key in spec.query:
+            raise InputError(f"?{key} in '{spec.text}' is of no use beside ?timm=, which says it; leave it out")
+    name = spec.query["timm"]
+    options = {"img_size": parse_size(spec.query["img_size"])} if "img_size" in spec.query else {}
+    _check_architecture(spec, name, options)
+    variant = Variant(timm=name, options=options)
+    model = variant.build()
+    found = find_timm(content, branch, set(model.state_dict()), str(path))
+    load_state(model, found.state, str(path))
+    origin = Origin(
+        spec.text,
+        f"timm {name}",
+        variant.describe(),
+        sha256(path),
+        found.branch,
+        found.epoch,
+        dropped=tuple(found.dropped),
+    )
+    preprocessing = _normalization(spec) if "normalize" in spec.query else None
+    return backbone_of(spec.label or path.stem, model, origin, preprocessing=preprocessing)
+
+
+def _normalization(spec: Spec) -> Preprocessing:
+    name = spec.query["normalize"]
+    if name not in _NORMALIZATIONS:
+        raise InputError(f"?normalize={name} in '{spec.text}'; wanted one of {', '.join(_NORMALIZATIONS)}")
+    return _NORMALIZATIONS[name]
+
+
+def _check_architecture(spec: Spec, name: str, options: dict[str, Any]) -> None:
+    """Builds the model without memory, weights or a network, so that a refusal comes before any of them is spent."""
+    with torch.device("meta"):
+        model = Variant(timm=name, options=options).build()
+    backbone = backbone_of(name, model, Origin(spec.text, "timm", name))
+    if "img_size" in options and backbone.native_size != options["img_size"]:
+        wanted, patch = options["img_size"], backbone.patch_size
+        near = " or ".join(
+            f"{n * patch[0]}x{n * patch[1]}" for n in (wanted[0] // patch[0], wanted[0] // patch[0] + 1) if n
+        )
+        raise InputError(
+            f"?img_size={spec.query['img_size']} in '{spec.text}' is no multiple of the patch size {patch[0]}x{patch[1]}; for a "
+            f"square picture use {near}"
+        )
+
+
 def _from_description(spec: Spec, path: Path, state: dict[str, object], description: Description) -> Backbone:
+    check_query(spec, _OWN_QUERY)
     model = description.build()
     load_state(model, state, str(path))  # type: ignore[arg-type]
     origin = Origin(

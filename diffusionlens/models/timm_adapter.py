@@ -35,7 +35,7 @@ def backbone_of(
     prefix = getattr(model, "num_prefix_tokens", None)
     attention: Any = None
     if isinstance(blocks, Sequence | nn.Sequential | nn.ModuleList) and len(blocks):
-        attention = getattr(blocks[0], "attn", None)
+        attention = getattr(blocks[0], "attn", blocks[0])  # a parallel block is its own attention
     if not (hasattr(patches, "grid_size") and prefix is not None and hasattr(attention, "num_heads")):
         raise InputError(f"{label} ({type(model).__name__}) has no single grid of patch tokens; {_WAY_OUT}")
     has_cls = getattr(model, "cls_token", None) is not None

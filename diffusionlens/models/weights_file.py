@@ -5,7 +5,6 @@ import hashlib
 import pickle
 import re
 import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,8 +75,11 @@ def _read_pickle(path: Path) -> Mapping[str, Any]:
                 f"save the state_dict alone, with torch.save(model.state_dict(), path)"
             ) from None
         raise InputError(f"{path} is not a weights file that torch can read safely ({_one_line(error)})") from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, zipfile.BadZipFile, AttributeError) as error:
-        raise InputError(f"{path} is not a whole weights file ({_one_line(error)}); copy it again") from None
+    except Exception as error:  # a damaged pickle raises of every kind, and says little that helps
+        kind = type(error).__name__
+        raise InputError(
+            f"{path} is not a whole weights file (reading ends with {kind}); copy or download it again"
+        ) from None
     if not isinstance(content, Mapping):
         raise InputError(f"{path} holds a {type(content).__name__}; wanted a dictionary of tensors (a state_dict)")
     return content

@@ -14,7 +14,7 @@ from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANEL
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
 from diffusionlens.figures.sparsity_heatmap import support_by_head
-from diffusionlens.figures.style import DPI, look, save_figure
+from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
 from diffusionlens.report.descriptions import basis_of, gist_of
 
@@ -105,12 +105,14 @@ def draw_figures(
             figure = draw(results, models, material)
             if figure is None:
                 continue
+            freeze_layout(figure)
             save_figure(figure, directory, stem)
             light = (directory / f"{stem}.png").read_bytes()
             width, height = (round(side * 96) for side in figure.get_size_inches())
         with look(dark=True):
             night = draw(results, models, material)
             assert night is not None
+            freeze_layout(night, like=figure)
             dark = io.BytesIO()
             night.savefig(dark, dpi=DPI, format="png", metadata={"Software": None})
         basis, gist = basis_of(stem, results, material), gist_of(stem, results, models, material)

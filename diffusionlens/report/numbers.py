@@ -20,21 +20,33 @@ def short(value: float, digits: int = 3) -> str:
 
 def with_interval(row: Any) -> str:
     """`61.1 (38.6 to 79.7)`, the bounds with the decimals of the value; the value alone without an interval."""
-    text = short(row.value)
-    if math.isnan(row.low) or math.isnan(row.high):
-        return text
-    decimals = len(text.partition(".")[2]) if "e" not in text else None
-    bounds = [f"{bound:.{decimals}f}" if decimals is not None else short(bound) for bound in (row.low, row.high)]
-    return f"{text} ({bounds[0]} to {bounds[1]})"
+    text, interval = _value_and_interval(row.value, row.low, row.high)
+    return text + interval
 
 
 def percent_with_interval(row: Any) -> str:
     """A share as `2.40 (2.10 to 2.80) %`."""
-    if math.isnan(row.low) or math.isnan(row.high):
-        return f"{short(100 * row.value)} %"
-    text = short(100 * row.value)
-    decimals = len(text.partition(".")[2]) if "e" not in text else 2
-    return f"{text} ({100 * row.low:.{decimals}f} to {100 * row.high:.{decimals}f}) %"
+    text, interval = _value_and_interval(100 * row.value, 100 * row.low, 100 * row.high)
+    return f"{text}{interval} %"
+
+
+_MOST_DIGITS = 6  # as many as results.csv has
+
+
+def _value_and_interval(value: float, low: float, high: float) -> tuple[str, str]:
+    """The fewest digits, three at least, that tell both bounds from the value: "196 (196 to 196)" would hide a width."""
+    if math.isnan(low) or math.isnan(high):
+        return short(value), ""
+    told: list[tuple[str, str]] = []
+    for digits in range(3, _MOST_DIGITS + 1):
+        text = short(value, digits)
+        scale = text if value else short(max(low, high, key=abs), digits)  # a 0 has no digits of its own
+        decimals = len(scale.partition(".")[2])
+        bounds = [short(bound, digits) if "e" in scale else f"{bound:.{decimals}f}" for bound in (low, high)]
+        told.append((text, f" ({bounds[0]} to {bounds[1]})"))
+        if all(shown != text or bound == value for shown, bound in zip(bounds, (low, high), strict=True)):
+            return told[-1]
+    return told[0]
 
 
 def typeset(text: str) -> str:

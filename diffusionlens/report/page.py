@@ -110,7 +110,7 @@ def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, l
             table = by_layer_table(results, analysis, model)
             if not table.empty:
                 rows = zip(table.index, table.values.tolist(), strict=True)
-                shown = [[(name, ""), *((value, "") for value in values)] for name, values in rows]
+                shown = [[(name, ""), *map(_cell, values)] for name, values in rows]
                 head = ["metric", *(f"layer {layer}" for layer in table.columns)]
                 tables.append(_Table(f"{_ANALYSES[analysis]} by layer: {model}", head, shown))
         if tables:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from diffusionlens.report.numbers import short, with_interval
+from diffusionlens.report.numbers import with_interval
 
 # (metric, token, heading) of each analysis; token None takes the only one there is.
 KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
@@ -76,14 +76,17 @@ def last_layer_rows(results: pd.DataFrame, analysis: str, models: Sequence[str])
 
 
 def by_layer_table(results: pd.DataFrame, analysis: str, model: str) -> pd.DataFrame:
-    """Every metric of `analysis` (heads averaged) by layer, values only, for one model."""
+    """Every metric of `analysis` (heads averaged) by layer, with intervals, for one model."""
     rows = results[(results["analysis"] == analysis) & (results["model"] == model) & results["head"].isin(["", "mean"])]
     if rows.empty:
         return pd.DataFrame()
     tokens = rows["token"].str.replace(" (unimodal)", "", regex=False)
-    named = rows.assign(name=rows["metric"] + tokens.map(lambda token: f" · {token}" if token else ""))
-    wide = named.pivot(index="name", columns="layer", values="value").loc[list(dict.fromkeys(named["name"]))]
-    return wide.map(short)
+    named = rows.assign(
+        name=rows["metric"] + tokens.map(lambda token: f" · {token}" if token else ""),
+        shown=[with_interval(row) for row in rows.itertuples()],
+    )
+    wide = named.pivot(index="name", columns="layer", values="shown").loc[list(dict.fromkeys(named["name"]))]
+    return wide.fillna("–")
 
 
 def write_tables(results: pd.DataFrame, models: Sequence[str], directory: Path) -> None:

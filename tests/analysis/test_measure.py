@@ -150,6 +150,10 @@ def test_attention_that_cannot_be_seen_is_left_out_by_name() -> None:
         ({"fit": "stretch"}, "wanted crop, squash or pad"),
         ({"batch_size": 0}, "wanted a whole number from 1"),
         ({"device": "tpu9"}, "can't be used"),
+        ({"seed": 2**32}, "wanted a whole number from 0 to 4294967295"),
+        ({"workers": 5000}, "wanted a whole number from 0 to"),
+        ({"options": ["pib.hit=center", "pib.hit=any"]}, "pib.hit is given twice"),
+        ({"options": ["norms.fixed=2020-13-45"]}, "is not a plain value"),
         ({"analyses": "pbi"}, "did you mean 'pib'"),
         ({"analyses": ""}, "no analysis was named"),
         ({"options": ["pib.hit=middle"]}, "pib.hit=middle"),
@@ -164,6 +168,34 @@ def test_wrong_requests(options: dict[str, object], message: str) -> None:
         measure(MODEL, DATA, **options)  # type: ignore[arg-type]
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_the_last_model_lacks_is_known_before_the_first_is_measured() -> None:
+    def measuring(*_: object) -> None:
+        raise AssertionError("a picture was measured")
+
+    small = "b=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
+    for options, message in (
+        ({"layers": "0,12,30"}, "the model has the layers 0"),
+        ({"size": "72"}, "not a multiple"),
+        ({"analyses": "pib", "layers": "0", "options": ["pib.query=cls_final"]}, "cls_final needs the last layer"),
+        ({"analyses": "sparsity", "layers": "0"}, "layer 0 has no attention"),
+        ({"device": "meta"}, "can't be used"),
+    ):
+        with pytest.raises(InputError, match=message):
+            measure([MODEL, small], DATA, progress=measuring, **options)  # type: ignore[arg-type]
+    coarse = "c=timm:vit_small_patch32_224?pretrained=false&img_size=64"
+    with pytest.raises(InputError, match="80 is not a multiple of its patch size 32"):
+        measure([MODEL, coarse], DATA, size="80", progress=measuring)
+
+
+def test_what_is_named_twice_is_measured_once() -> None:
+    once = measure(MODEL, DATA, images=3, layers="0,12", analyses="norms,similarity")
+    twice = measure(MODEL, DATA, images=3, layers="0,0,12,-1,-13", analyses="norms,norms,similarity,norms")
+    assert once is not None
+    assert twice is not None
+    pd.testing.assert_frame_equal(once.measurement.results, twice.measurement.results)
+    pd.testing.assert_frame_equal(once.measurement.per_image, twice.measurement.per_image)
 
 
 def test_two_models_of_one_name() -> None:

@@ -140,6 +140,26 @@ def test_outliers_in_several_pictures_are_pooled_not_averaged() -> None:
     assert row.n == 3  # pictures with outliers
 
 
+def test_a_mask_without_background_hides_nothing() -> None:
+    """Where every pixel is of a class, label 0 is a wall or a person; only boxes can say what is background."""
+    boxes = _boxes(PICTURES)
+    tokens, outliers, hidden = _with_outliers(_tokens(), 1, boxes)
+    trace = planted_trace({0: _tokens(), 1: tokens}, GRID)
+    masks = [patch_mask(torch.zeros(GRID))] * PICTURES
+    alone = _run(trace, planted_batch(PICTURES, GRID, masks=masks), {"masks", "parsing"})
+    assert "outlier_background_share" in {left.what for left in alone.left_out}
+    assert not [row for row in alone.table() if row.metric == "outlier_background_share"]
+    batch = planted_batch(PICTURES, GRID, boxes=boxes, masks=masks)
+    rows = _run(trace, batch, {"boxes", "masks", "parsing"}).table()
+    assert _find(rows, "outlier_background_share", 1, "fixed=150").value == pytest.approx(hidden / outliers)
+    # A picture without any object is background all over, whatever its mask says.
+    batch = planted_batch(
+        PICTURES, GRID, boxes=[torch.zeros(0, 4)] * PICTURES, masks=[patch_mask(torch.ones(GRID))] * PICTURES
+    )
+    rows = _run(trace, batch, {"boxes", "masks", "parsing"}).table()
+    assert _find(rows, "outlier_background_share", 1, "fixed=150").value == 1
+
+
 def test_neighbor_cosine_is_that_of_layer_zero() -> None:
     tokens, _, _ = _with_outliers(_tokens(), 1, _boxes(PICTURES))
     embedded = _tokens(seed=9) + 12

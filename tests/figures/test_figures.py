@@ -1,14 +1,18 @@
 """Figures draw what the table says, for one model or several, one layer or many, with gaps."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, pib_by_layer, small_multiples
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay, shown_layers
 from diffusionlens.figures.sparsity_heatmap import support_by_head
-from diffusionlens.figures.style import look, model_looks, new_figure
+from diffusionlens.figures.style import freeze_layout, look, model_looks, new_figure, save_figure
 from diffusionlens.material import ModelMaterial, NormHistogram, SamplePicture
 from diffusionlens.results import Row, to_frame
 
@@ -111,3 +115,29 @@ def test_dark_figures_are_dark() -> None:
 def test_layers_shown() -> None:
     assert shown_layers(range(13)) == [0, 6, 12]
     assert shown_layers([12]) == [12]
+
+
+@pytest.mark.parametrize("draw", [pib_by_layer, support_by_head])
+def test_a_frozen_figure_is_drawn_once_a_saving_and_alike_by_day_and_night(
+    draw: Callable[..., Figure | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with look():
+        day = draw(table(2, 5), ["m0", "m1"])
+        assert day is not None
+        freeze_layout(day)
+        draws: list[Figure] = []
+        plain = Figure.draw
+        monkeypatch.setattr(Figure, "draw", lambda self, renderer: draws.append(self) or plain(self, renderer))
+        save_figure(day, tmp_path, "day")
+    assert draws == [day, day]  # PNG and PDF
+    with look(dark=True):
+        night = draw(table(2, 5), ["m0", "m1"])
+        assert night is not None
+        draws.clear()  # seaborn draws a figure to see whether its labels overlap
+        before = [axes.get_position().bounds for axes in night.axes]
+        freeze_layout(night, like=day)
+        save_figure(night, tmp_path, "night")
+    after = [axes.get_position().bounds for axes in night.axes]
+    assert after == [axes.get_position().bounds for axes in day.axes]
+    assert after != before
+    assert draws == [night, night]

@@ -14,6 +14,8 @@ from diffusionlens.analysis.run import Measurement
 from diffusionlens.errors import InputError
 from diffusionlens.report import bundle
 from diffusionlens.report.bundle import write_bundle
+from diffusionlens.report.numbers import typeset, with_interval
+from diffusionlens.report.page import _cell
 from diffusionlens.report.tables import last_layer_table
 
 EVIL = "<img src=x onerror=alert(1)>&'\""
@@ -93,6 +95,15 @@ def test_the_page_is_one_file_and_accessible(measurement: Measurement, tmp_path:
     assert len(ids) == len(set(ids))
     assert {a["href"] for t, a in page.tags if t == "a"} <= {f"#{name}" for name in ids}
     assert "untrained" in page.text
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_tables_by_layer_show_intervals(measurement: Measurement, tmp_path: Path) -> None:
+    page = write_bundle(measurement, tmp_path / "out").read_text()
+    rows = measurement.results
+    row = next(rows[(rows["metric"] == "cls_patch_cos") & (rows["layer"] == 6)].itertuples())
+    value, interval = _cell(with_interval(row))
+    assert f"<td>{typeset(value)} <small>{typeset(interval)}</small></td>" in page.partition("by layer: a")[2]
 
 
 @pytest.mark.usefixtures("no_figures")

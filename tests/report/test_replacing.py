@@ -1,12 +1,18 @@
 """What stands where a result goes is never lost, and a failure leaves nothing behind."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from diffusionlens.errors import InputError
-from diffusionlens.report.bundle import check_target, whole_directory
+from diffusionlens.report.directory import CONTENTS, check_target, whole_directory
+
+
+def kept_by(error: pytest.ExceptionInfo[InputError]) -> Path:
+    """Where the message says that the new result is."""
+    return Path(str(error.value).rpartition(" in ")[2])
 
 
 def result(place: Path, content: str) -> None:
@@ -15,8 +21,9 @@ def result(place: Path, content: str) -> None:
         (place / name).write_text(content)
 
 
-def write(out: Path, content: str) -> None:
+def write(out: Path, content: str, meanwhile: Callable[[], object] = lambda: None) -> None:
     with whole_directory(out) as directory:
+        meanwhile()
         for name in ("manifest.json", "results.csv"):
             (directory / name).write_text(content)
 
@@ -45,10 +52,11 @@ def test_what_was_put_beside_an_earlier_result_stays(tmp_path: Path) -> None:
 def test_what_is_put_there_during_the_run_stays_too(tmp_path: Path) -> None:
     out = tmp_path / "out"
     result(out, "old")
-    with pytest.raises(InputError, match="which would be lost"), whole_directory(out):
-        (out / "notes.txt").write_text("precious")
+    with pytest.raises(InputError, match="which would be lost") as error:
+        write(out, "hours of work", lambda: (out / "notes.txt").write_text("precious"))
     assert (out / "notes.txt").read_text() == "precious"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (kept_by(error) / "results.csv").read_text() == "hours of work"
+    assert sorted(tmp_path.iterdir()) == sorted([out, kept_by(error)])
 
 
 @pytest.mark.parametrize("failing", [1, 2])
@@ -65,10 +73,11 @@ def test_an_earlier_result_survives_a_rename_that_fails(
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(InputError, match="Permission denied"):
+    with pytest.raises(InputError, match="Permission denied") as error:
         write(out, "new")
     assert (out / "results.csv").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (kept_by(error) / "results.csv").read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == sorted([out, kept_by(error)])
 
 
 def test_a_failure_that_cannot_be_undone_says_where_the_earlier_result_is(
@@ -79,21 +88,31 @@ def test_a_failure_that_cannot_be_undone_says_where_the_earlier_result_is(
     renames, replace = iter(range(1, 9)), Path.replace
 
     def refuse(self: Path, target: Path) -> Path:
-        if next(renames) >= 2:
+        if next(renames) in (2, 3):
             raise OSError(errno.EACCES, "Permission denied")
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(InputError, match="the earlier result is in") as error:
         write(out, "new")
-    kept = Path(str(error.value).rpartition(" is in ")[2])
-    assert (kept / "results.csv").read_text() == "old"
+    earlier = Path(str(error.value).partition("the earlier result is in ")[2].partition(". The new")[0])
+    assert (earlier / "results.csv").read_text() == "old"
+    assert (kept_by(error) / "results.csv").read_text() == "new"
 
 
 def test_parents_made_for_a_failed_result_go_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="fault"), whole_directory(tmp_path / "a" / "b" / "out"):
         raise ValueError("fault")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_result_may_hold_is_declared(tmp_path: Path) -> None:
+    """An undeclared name would make the next run refuse to replace this one."""
+    with pytest.raises(AssertionError, match="extra"), whole_directory(tmp_path / "out") as directory:
+        (directory / "extra").mkdir()
+    assert not list(tmp_path.iterdir())
+    design = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
+    assert all(f"DIR/{name}" in design for name in CONTENTS)
 
 
 def test_the_directory_one_is_in_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

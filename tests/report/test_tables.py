@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from diffusionlens.report.tables import last_layer_rows, last_layer_table, write_tables
+from diffusionlens.report.tables import by_layer_table, last_layer_rows, last_layer_table, write_tables
 from diffusionlens.results import Row, to_frame
 
 
@@ -36,3 +36,10 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     write_tables(norms("a_b|<i>&$"), ["a_b|<i>&$"], tmp_path)
     assert r"a\_b\textbar{}\textless{}i\textgreater{}\&\$ & 12" in (tmp_path / "norms.tex").read_text()
     assert r"| a_b\|\<i\>&$ | 12 |" in (tmp_path / "norms.md").read_text()
+
+
+def test_every_layer_has_its_interval() -> None:
+    table = by_layer_table(norms("m"), "norms", "m")
+    assert table.loc["norm_mean · raw"].to_dict() == {3: "5.00 (4.00 to 6.00)", 12: "2.00 (1.00 to 3.00)"}
+    assert table.loc["outlier_share · valley"].to_dict() == {3: "–", 12: "0 (0 to 0)"}
+    assert by_layer_table(norms("m"), "norms", "other").empty
