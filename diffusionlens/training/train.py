@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from diffusionlens.data import PictureSource, open_data
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, OtherProcessError
 from diffusionlens.spec import parse_spec
 from diffusionlens.training.build import build_learner
 from diffusionlens.training.checkpoint import load_checkpoint, restore_random_state, seed_everything
 from diffusionlens.training.loader import load_views
 from diffusionlens.training.log import JsonLines, RunLog, Sink, TensorBoard, WeightsAndBiases, check_extras
-from diffusionlens.training.loop import Run, run_loop
+from diffusionlens.training.loop import Run, run_loop, way_back
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe import CHANGEABLE, Recipe
 from diffusionlens.training.recipe_files import differences, read_recipe, recipe_from
@@ -135,6 +135,13 @@ def _train(
         log.event("failed", run.step, reason=str(error))
         if ranks.first:
             directory.note(status="failed", reason=str(error))
+        else:  # the command speaks for the first process alone
+            print(f"rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
+        raise
+    except RuntimeError as error:
+        if ranks.count > 1 and any(word in str(error).lower() for word in ("connection", "gloo", "nccl")):
+            reason = " ".join(str(error).split())[:100]
+            raise OtherProcessError(f"another process of this run ended ({reason}); {way_back(run)}") from None
         raise
     else:
         log.event(status, run.step)
