@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -121,9 +120,7 @@ def test_an_error_in_one_process_ends_both_with_one_line(tmp_path: Path, broken:
         place.mkdir(exist_ok=True)
     if broken == "out":
         (places[0] / "out").write_text("a file")
-    started = time.monotonic()
     ended = two(["measure", MODEL, "--data", "folder:pictures", "--layers", "last", "--out", "out"], places)
-    assert time.monotonic() - started < 120
     assert [status for status, _ in ended] == [2, 2]
     assert [text.count("error: ") for _, text in ended] == [1, 0]
     assert message in ended[0][1]
