@@ -1,19 +1,19 @@
 """Multi-crop: the views that DINO takes of a picture, every random number following from the sample's own seed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as transforms
 
 from diffusionlens.errors import InputError
 from diffusionlens.training.photometric import UNIFORMS, Draws, Photometric, normalise, recolour
+from diffusionlens.training.windows import UNIFORMS as WINDOW_UNIFORMS
+from diffusionlens.training.windows import draw_windows
 
 _RADIUS_FOR = 224
 """Side in pixels of the views that DINO's blur radius is for."""
@@ -74,7 +74,7 @@ class MultiCrop:
         if min(self.jitter) < 0 or self.jitter[3] > 0.5:
             raise InputError(f"jitter {self.jitter} is out of range; wanted at least 0, and hue at most 0.5 turns")
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         """The side of every view in pixels."""
         return [self.global_size] * self.global_count + [self.local_size] * self.local_count
@@ -105,8 +105,13 @@ class MultiCrop:
 
     def cut(self, picture: Image.Image, seed: int) -> list[Image.Image]:
         """The views with the picture's own colours."""
-        with _seeded(_streams(seed)[0]):
-            return [crop(picture) for crop in self._crops]
+        uniforms = _uniforms(_streams(seed)[0], len(self.sizes), WINDOW_UNIFORMS + 1).numpy()
+        boxes = draw_windows(uniforms[:, 1:], self._scales, picture.width, picture.height)
+        views = []
+        for size, flip, box in zip(self.sizes, uniforms[:, 0] < self.flip, boxes.tolist(), strict=True):
+            view = picture.crop(box).resize((size, size), Image.Resampling.BICUBIC)
+            views.append(view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view)
+        return views
 
     def draw(self, seed: int) -> Draws:
         """What happens to the colours of each of the V views."""
@@ -114,18 +119,11 @@ class MultiCrop:
 
     def uniforms(self, seed: int) -> Tensor:
         """The random numbers [V,13] that decide upon colours."""
-        generator = torch.Generator().manual_seed(_streams(seed)[1])
-        return torch.rand(len(self.sizes), UNIFORMS, generator=generator)
+        return _uniforms(_streams(seed)[1], len(self.sizes), UNIFORMS)
 
     @cached_property
-    def _crops(self) -> list[v2.Compose]:
-        """One for each view."""
-        flip = v2.RandomHorizontalFlip(self.flip)
-        scales = [self.global_scale] * self.global_count + [self.local_scale] * self.local_count
-        return [
-            v2.Compose([v2.RandomResizedCrop(size, scale, interpolation=v2.InterpolationMode.BICUBIC), flip])
-            for size, scale in zip(self.sizes, scales, strict=True)
-        ]
+    def _scales(self) -> NDArray[np.float64]:
+        return np.array([self.global_scale] * self.global_count + [self.local_scale] * self.local_count)
 
 
 def _streams(seed: int) -> list[int]:
@@ -133,14 +131,5 @@ def _streams(seed: int) -> list[int]:
     return [int(word) for word in np.random.SeedSequence(seed).generate_state(2)]
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """torch's CPU random numbers follow `seed` inside and go on afterwards as if nothing had been drawn: torchvision's
-    transforms draw from those and no others. (torch.manual_seed would seed the devices as well.)"""
-    generator = torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        generator.set_state(before)
+def _uniforms(seed: int, rows: int, columns: int) -> Tensor:
+    return torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed))
