@@ -5,16 +5,15 @@ import diffusionlens._openmp  # noqa: F401  isort: skip  (before anything import
 
 from importlib.metadata import PackageNotFoundError, version
 
-from diffusionlens.api import check, demo, measure
+from diffusionlens.api import check, demo, measure, track, train
 from diffusionlens.calibration import calibrate
 from diffusionlens.data import open_data
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
-from diffusionlens.training.train import train
 
 try:
     __version__ = version("diffusionlens")
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
-__all__ = ["InputError", "calibrate", "check", "demo", "load_model", "measure", "open_data", "train"]
+__all__ = ["InputError", "calibrate", "check", "demo", "load_model", "measure", "open_data", "track", "train"]

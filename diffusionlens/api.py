@@ -13,18 +13,28 @@ from diffusionlens.analysis.measure import measure as measure_backbones
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import parse_analyses, parse_options
 from diffusionlens.analysis.run import Measurement, Settings
+from diffusionlens.analysis.track import Track, find_moments
+from diffusionlens.analysis.track import track as track_moments
 from diffusionlens.data import PictureSource, UnreadablePicture, open_data
 from diffusionlens.data.sample import IGNORE
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.models import Backbone, load_model
 from diffusionlens.report.bundle import write_bundle
+from diffusionlens.report.diagnosis import Diagnosis
 from diffusionlens.report.directory import check_target
 from diffusionlens.report.findings import Finding, findings
+from diffusionlens.report.track import track_findings, write_track
 from diffusionlens.spec import parse_size
+from diffusionlens.training.recipe import Recipe
+from diffusionlens.training.train import Trained
+from diffusionlens.training.train import train as run_training
 
 DEMO_MODEL = "vit-s16=timm:vit_small_patch16_224?pretrained=false"
 DEMO_DATA = "scenes:?n=64&size=224"
+
+TRACKED = "pib,norms,sparsity,similarity"
+"""The analyses whose numbers make curves over training."""
 
 _MOST_WORKERS = 1024  # each is a process; beyond this a machine runs out of those, and of open files
 
@@ -45,6 +55,20 @@ class Measured:
         models = self.measurement.manifest["models"]
         labels = [model["label"] for model in models]
         return findings(self.measurement.results, labels, [model["label"] for model in models if model["untrained"]])
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A track over checkpoints, and its page."""
+
+    track: Track
+    page: Path
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The sentences of the page."""
+        runs = list(dict.fromkeys(moment.run for moment in self.track.moments))
+        return track_findings(self.track.results(), runs)
 
 
 def measure(
@@ -87,18 +111,8 @@ def measure(
         with processes.together():
             place = check_target(out) if out is not None and processes.rank == 0 else None
             given = [models] if isinstance(models, str | Backbone) else list(models)
-            _check_numbers(images=images, batch_size=batch_size, workers=workers, seed=seed)
-            settings = Settings(
-                analyses=tuple(parse_analyses(analyses)),
-                options=parse_options(options),
-                layers=layers,
-                images=images,
-                size=None if size is None else parse_size(size),
-                fit=_fit(fit),
-                batch_size=batch_size,
-                device=device,
-                workers=workers,
-                seed=seed,
+            settings = _settings(
+                analyses, layers, images, size, fit, batch_size, device, workers, seed, options=options
             )
             source = open_data(data) if isinstance(data, str) else data
             backbones = [load_model(model) if isinstance(model, str) else model for model in given]
@@ -110,6 +124,122 @@ def measure(
             return Measured(measurement, None if place is None else write_bundle(measurement, place))
     finally:
         processes.leave()
+
+
+def track(
+    runs: str | Sequence[str],
+    data: str | PictureSource,
+    out: Path | str,
+    *,
+    checkpoints: int | None = None,
+    analyses: str = TRACKED,
+    layers: str = "all",
+    images: int | None = None,
+    size: str | None = None,
+    fit: Fit = "crop",
+    batch_size: int | None = None,
+    device: str = "auto",
+    workers: int = 0,
+    seed: int = 0,
+    options: Sequence[str] = (),
+    progress: Progress = _silent,
+) -> Tracked | None:
+    """Measures the checkpoints of training runs, and writes curves over training as a result directory.
+
+    Args:
+        runs: run directories of `train`, as `[label=]RUN`.
+        checkpoints: at most so many of each run, evenly spaced.
+        analyses, layers, ...: as of `measure`.
+
+    Returns:
+        The track; None in the processes of torchrun other than the first.
+
+    Raises:
+        InputError: one line that says what came, what was wanted and what to do.
+    """
+    processes = Processes.join()
+    try:
+        with processes.together():
+            place = check_target(out) if processes.rank == 0 else None
+            moments = find_moments([runs] if isinstance(runs, str) else list(runs), checkpoints)
+            settings = _settings(
+                analyses, layers, images, size, fit, batch_size, device, workers, seed, options=options
+            )
+            source = open_data(data) if isinstance(data, str) else data
+        tracked = track_moments(moments, source, settings, progress, processes)
+        with processes.together():
+            if tracked is None or place is None:
+                return None
+            tracked.measurement.manifest["command"] = _command()
+            return Tracked(tracked, write_track(tracked, place))
+    finally:
+        processes.leave()
+
+
+def train(
+    recipe: str | Path | Recipe,
+    data: str | PictureSource | Sequence[str | PictureSource],
+    out: Path | str,
+    *,
+    overlays: Sequence[str | Path] = (),
+    settings: Sequence[str] = (),
+    resume: bool = False,
+    diagnose: str | PictureSource | None = None,
+    diagnose_images: int | None = 256,
+    diagnose_analyses: str = TRACKED,
+) -> Trained | None:
+    """Trains, and leaves a run directory (docs/training.md says what is in it).
+
+    Args:
+        recipe: a YAML file, the name of a shipped recipe, or a Recipe.
+        data: a DATA string or a picture source, or several of them; labels and boxes are not looked at.
+        out: the run directory to make, or with `resume` the one to go on with.
+        overlays: recipes laid over the first.
+        settings: "optimizer.lr=1e-3" and the like.
+        resume: goes on with the same run from its last checkpoint; only `run.*` and `checkpoint.*` may differ.
+        diagnose: held-out DATA on which every numbered checkpoint is measured; RUN/diagnostics is then what `track` makes.
+        diagnose_images: at most so many pictures of it, evenly spaced.
+        diagnose_analyses: as `analyses` of `measure`.
+
+    Returns:
+        How it ended; None in the processes of torchrun other than the first.
+
+    Raises:
+        InputError: one line that says what came, what was wanted and what to do.
+    """
+    hook = None
+    if diagnose is not None:
+        held_out = open_data(diagnose) if isinstance(diagnose, str) else diagnose
+        chosen = _settings(diagnose_analyses, "all", diagnose_images, None, "crop", None, "auto", 0, 0)
+        hook = Diagnosis(held_out, chosen, lambda line: print(line, file=sys.stderr, flush=True))
+    return run_training(recipe, data, out, overlays=overlays, settings=settings, resume=resume, after_save=hook)
+
+
+def _settings(
+    analyses: str,
+    layers: str,
+    images: int | None,
+    size: str | None,
+    fit: str,
+    batch_size: int | None,
+    device: str,
+    workers: int,
+    seed: int,
+    options: Sequence[str] = (),
+) -> Settings:
+    _check_numbers(images=images, batch_size=batch_size, workers=workers, seed=seed)
+    return Settings(
+        analyses=tuple(parse_analyses(analyses)),
+        options=parse_options(options),
+        layers=layers,
+        images=images,
+        size=None if size is None else parse_size(size),
+        fit=_fit(fit),
+        batch_size=batch_size,
+        device=device,
+        workers=workers,
+        seed=seed,
+    )
 
 
 def _command() -> str:

@@ -3,11 +3,8 @@
 import io
 import json
 import logging
-import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +13,25 @@ import typer
 from diffusionlens import api
 from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
 from diffusionlens.bench.measure import bench_measure
+from diffusionlens.cli_parts import (
+    Analyses,
+    BatchSize,
+    Device,
+    Fitting,
+    Images,
+    Json,
+    Layers,
+    Seed,
+    Setting,
+    Size,
+    Workers,
+    at_work,
+    say,
+)
+from diffusionlens.cli_track import track
 from diffusionlens.cli_train import train
 from diffusionlens.errors import InputError, OtherProcessError
-from diffusionlens.progress import ProgressReport, complain, printable
+from diffusionlens.progress import complain, printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,11 +46,9 @@ bench = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.command()(train)
+app.command()(track)
 
 Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME or a weights file")]
-Size = Annotated[str | None, typer.Option(help="picture size, N or HxW; default 224, or a smaller model's own")]
-Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
-Images = Annotated[int | None, typer.Option(help="at most so many pictures, evenly spaced")]
 
 
 @app.command()
@@ -50,13 +61,13 @@ def check(
 ) -> None:
     """Show what would be used, and measure nothing. Of models: layers, tokens, preprocessing, dropped keys. Of data:
     pictures, annotations, unreadable files; every picture is opened, or --images of them."""
-    with _at_work() as progress:
+    with at_work() as progress:
         found = api.check(models, data, size=size, images=images, progress=progress)
     if as_json:
-        _say([json.dumps(found, indent=2, default=str)])
+        say([json.dumps(found, indent=2, default=str)])
         return
     lines = [line for model in found["models"] for line in _model_lines(model)]
-    _say(map(printable, lines + ([] if found["data"] is None else _data_lines(found["data"]))))
+    say(map(printable, lines + ([] if found["data"] is None else _data_lines(found["data"]))))
 
 
 @app.command()
@@ -66,22 +77,20 @@ def measure(
     out: Annotated[
         Path, typer.Option(help="result directory to make; an earlier result is replaced when this one is whole")
     ],
-    analyses: Annotated[str, typer.Option(help="all, or some of pib,norms,sparsity,similarity,pca")] = "all",
-    layers: Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")] = "all",
+    analyses: Analyses = "all",
+    layers: Layers = "all",
     images: Images = None,
     size: Size = None,
-    fit: Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")] = "crop",
-    batch_size: Annotated[
-        int | None, typer.Option(help="pictures per forward; default 8 on a CPU, 64 on a GPU")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    workers: Annotated[int, typer.Option(help="processes that read pictures")] = 0,
-    seed: Annotated[int, typer.Option(help="of bootstrap intervals and token samples")] = 0,
-    setting: Annotated[list[str] | None, typer.Option("--set", help="option of an analysis, as pib.hit=center")] = None,
+    fit: Fitting = "crop",
+    batch_size: BatchSize = None,
+    device: Device = "auto",
+    workers: Workers = 0,
+    seed: Seed = 0,
+    setting: Setting = None,
     as_json: Json = False,
 ) -> None:
     """Measure models on pictures: one table, figures and a page."""
-    with _at_work() as progress:
+    with at_work() as progress:
         measured = api.measure(
             models,
             data,
@@ -108,7 +117,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Measure an untrained ViT-S/16 on built-in pictures. Everything there is to see, without a download."""
-    with _at_work() as progress:
+    with at_work() as progress:
         measured = api.demo(out, progress=progress)
     if measured is not None:
         _print_measured(measured, as_json=as_json)
@@ -128,33 +137,12 @@ def measure_bench(
 ) -> None:
     """Time `measure` against the bare forward pass. All analyses over all layers, on the same decoded pictures."""
     found = bench_measure(model, data, images, rounds, batch_size, threads, parts=parts, memory=memory)
-    _say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
-
-
-@contextmanager
-def _at_work() -> Iterator[ProgressReport]:
-    """Shows progress; an interrupted command ends with one line."""
-    try:
-        with ProgressReport() as progress:
-            yield progress
-    except KeyboardInterrupt:
-        complain("interrupted; nothing was written")
-        raise typer.Exit(130) from None
-
-
-def _say(lines: Iterable[str]) -> None:
-    """Prints results. That nobody reads on (`| head`) is no error; that they can't be written is one."""
-    try:
-        print(*lines, sep="\n", flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes there
-        if not isinstance(error, BrokenPipeError):
-            raise InputError(f"the result can't be printed ({error.strerror}); send it somewhere else") from None
+    say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
 
 @bench.command("attention")
 def attention_bench(
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    device: Device = "auto",
     shapes: Annotated[
         str, typer.Option(help="BxHxN (pictures, heads, tokens), separated by commas; 'none' for none")
     ] = ("32x6x197,256x6x37,4x6x1025,1x6x4097"),
@@ -168,7 +156,7 @@ def attention_bench(
     as_json: Json = False,
 ) -> None:
     """Time entmax attention against softmax attention."""
-    with ProgressReport() as progress:
+    with at_work() as progress:
         found = bench_attention(
             device,
             parse_shapes(shapes),
@@ -181,7 +169,7 @@ def attention_bench(
             package=package,
             steps=STEPS if steps else (),
         )
-    print(json.dumps(found.as_dict(), indent=2) if as_json else found.as_text())
+    say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
 
 def _print_measured(measured: api.Measured, *, as_json: bool) -> None:
@@ -189,10 +177,10 @@ def _print_measured(measured: api.Measured, *, as_json: bool) -> None:
         models = [entry["label"] for entry in measured.measurement.manifest["models"]]
         found = [{"model": finding.model, "text": finding.text} for finding in measured.findings]
         rows = len(measured.measurement.results)
-        _say([json.dumps({"page": str(measured.page), "models": models, "rows": rows, "findings": found}, indent=2)])
+        say([json.dumps({"page": str(measured.page), "models": models, "rows": rows, "findings": found}, indent=2)])
         return
     lines = [f"{found.model}: {found.text}" if found.model else found.text for found in measured.findings]
-    _say(map(printable, [*lines, f"page: {measured.page}"]))
+    say(map(printable, [*lines, f"page: {measured.page}"]))
 
 
 def _model_lines(model: dict[str, Any]) -> list[str]:

@@ -65,4 +65,4 @@ class ProgressReport:
                 self._bar.update(self._tasks[what], completed=done, total=total)
         elif done in (0, total) or time.monotonic() - self._last > _EVERY:
             self._last = time.monotonic()
-            complain(f"{what}: {done}/{total} pictures")
+            complain(f"{what}: {done}/{total}")

@@ -83,7 +83,7 @@ def pib_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
     axes.set_ylim(-3, 103)  # markers at 0 and at 100 are whole
     axes.set_yticks(range(0, 101, 20))
     axes.set_title(panel.title)
-    _name_models(figure, axes)
+    name_models(figure, axes)
     return figure
 
 
@@ -115,11 +115,11 @@ def small_multiples(
         axes.set_ylabel(panel.label)
     for axes in list(grid.flat)[len(present) :]:
         axes.set_axis_off()
-    _name_models(figure, *grid.flat[: len(present)])
+    name_models(figure, *grid.flat[: len(present)])
     return figure
 
 
-def _name_models(figure: Figure, *panels: Axes) -> None:
+def name_models(figure: Figure, *panels: Axes) -> None:
     """One legend above all panels, with every model that any of them draws."""
     found: dict[str, Any] = {}
     for axes in panels:

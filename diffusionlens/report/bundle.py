@@ -27,15 +27,20 @@ def write_bundle(measurement: Measurement, out: Path | str) -> Path:
     with whole_directory(out) as directory:
         for name in ("figures", "tables"):
             (directory / name).mkdir()
-        write_table(measurement.results, directory / "results.csv")
-        _write_compressed(measurement, directory / "per_image.csv.gz")
         figures = draw_figures(measurement.results, models, measurement.material, directory / "figures")
         write_tables(measurement.results, models, directory / "tables")
         page = render_page(measurement.results, measurement.manifest, figures)
-        (directory / "index.html").write_text(page, encoding="utf-8", errors=_ESCAPE)
-        manifest = json.dumps(measurement.manifest, indent=2, ensure_ascii=False, default=str)
-        (directory / "manifest.json").write_text(manifest + "\n", encoding="utf-8", errors=_ESCAPE)
+        write_measured(measurement, page, directory)
     return Path(out).expanduser().resolve() / "index.html"
+
+
+def write_measured(measurement: Measurement, page: str, directory: Path) -> None:
+    """Writes the tidy table, per-picture values, the page and the manifest, all but figures and tables."""
+    write_table(measurement.results, directory / "results.csv")
+    _write_compressed(measurement, directory / "per_image.csv.gz")
+    (directory / "index.html").write_text(page, encoding="utf-8", errors=_ESCAPE)
+    manifest = json.dumps(measurement.manifest, indent=2, ensure_ascii=False, default=str)
+    (directory / "manifest.json").write_text(manifest + "\n", encoding="utf-8", errors=_ESCAPE)
 
 
 def _write_compressed(measurement: Measurement, path: Path) -> None:

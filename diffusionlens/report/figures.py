@@ -101,24 +101,50 @@ def draw_figures(
     """Draws every figure that the numbers allow, saves it as PNG and PDF, and returns it for the page."""
     drawn = []
     for stem, title, caption, draw in _FIGURES:
-        with look():
-            figure = draw(results, models, material)
-            if figure is None:
-                continue
-            freeze_layout(figure)
-            save_figure(figure, directory, stem)
-            light = (directory / f"{stem}.png").read_bytes()
-            width, height = (round(side * 96) for side in figure.get_size_inches())
-        with look(dark=True):
-            night = draw(results, models, material)
-            assert night is not None
-            freeze_layout(night, like=figure)
-            dark = io.BytesIO()
-            night.savefig(dark, dpi=DPI, format="png", metadata={"Software": None})
-        basis, gist = basis_of(stem, results, material), gist_of(stem, results, models, material)
-        day, night_time = (_uri(png, small=stem in _PHOTOGRAPHIC) for png in (light, dark.getvalue()))
-        drawn.append(PageFigure(stem, title, caption, basis, gist, day, night_time, width, height))
+        figure = draw_figure(
+            stem,
+            title,
+            caption,
+            lambda draw=draw: draw(results, models, material),  # type: ignore[misc]
+            lambda stem=stem: (basis_of(stem, results, material), gist_of(stem, results, models, material)),  # type: ignore[misc]
+            directory,
+        )
+        if figure is not None:
+            drawn.append(figure)
     return drawn
+
+
+def draw_figure(
+    stem: str,
+    title: str,
+    caption: str,
+    draw: Callable[[], Figure | None],
+    describe: Callable[[], tuple[str, str]],
+    directory: Path,
+) -> PageFigure | None:
+    """Draws a figure in light and dark, saves the light one as STEM.png and STEM.pdf; None where `draw` gives none.
+
+    Args:
+        draw: makes the figure anew in the look that is set.
+        describe: gives what it counts, and its numbers in words; not asked where there is no figure.
+    """
+    with look():
+        figure = draw()
+        if figure is None:
+            return None
+        freeze_layout(figure)
+        save_figure(figure, directory, stem)
+        light = (directory / f"{stem}.png").read_bytes()
+        width, height = (round(side * 96) for side in figure.get_size_inches())
+    with look(dark=True):
+        night = draw()
+        assert night is not None
+        freeze_layout(night, like=figure)
+        dark = io.BytesIO()
+        night.savefig(dark, dpi=DPI, format="png", metadata={"Software": None})
+    basis, gist = describe()
+    day, night_time = (_uri(png, small=stem in _PHOTOGRAPHIC) for png in (light, dark.getvalue()))
+    return PageFigure(stem, title, caption, basis, gist, day, night_time, width, height)
 
 
 _PHOTOGRAPHIC = ("pib_overlay", "pca_maps")

@@ -1,19 +1,15 @@
-"""index.html: findings, figures, tables, what was left out, how it was made. One file, no network."""
+"""The page of a measurement: findings, figures, tables, what was left out, how it was made."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.findings import findings
-from diffusionlens.report.numbers import typeset
 from diffusionlens.report.tables import KEY_METRICS, by_layer_table, last_layer_rows, last_layer_table
+from diffusionlens.report.template import Facts, Page, Table, render
 
 _ANALYSES = {
     "pib": "Point-in-Box",
@@ -24,50 +20,29 @@ _ANALYSES = {
 }
 
 
-@dataclass(frozen=True)
-class _Table:
-    """`rows` hold (value, its interval or "") cells."""
-
-    caption: str
-    head: list[str]
-    rows: list[list[tuple[str, str]]]
-
-
-@dataclass(frozen=True)
-class _Facts:
-    title: str
-    items: list[tuple[str, str]]
-
-
 def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequence[PageFigure]) -> str:
-    """The whole page. Names from files are escaped: nothing in them becomes markup."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["typeset"] = typeset  # returns plain text, which is escaped after it
-    room = files("diffusionlens.report")
-    template = environment.from_string(room.joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    """The page of a measurement."""
     models = [entry["label"] for entry in manifest["models"]]
     data = manifest["data"][0]
     found = findings(results, models, [m["label"] for m in manifest["models"] if m["untrained"]])
-    groups = [
-        {"name": model, "findings": [finding for finding in found if finding.model == model]} for model in models
-    ] + [{"name": "Side by side", "findings": [f for f in found if f.model is None and not f.warning]}]
-    title = f"{' · '.join(models)} on {data['label']}"
-    return template.render(
-        title=title,
-        style=Markup(room.joinpath("page.css").read_text(encoding="utf-8")),
-        lead=_lead(manifest),
-        warnings=[finding for finding in found if finding.warning],
-        groups=[group for group in groups if group["findings"]],
-        drawn={figure.stem for figure in figures},
-        figures=figures,
-        tables=_last_layers(results, models),
-        layer_tables=_by_layer(results, models),
-        left_out=manifest["left_out"],
-        skipped=data["skipped"],
-        notes=data["notes"],
-        unmeasured=_unmeasured(manifest),
-        made=_made(manifest),
-        maker=f"diffusionlens {manifest['versions'].get('diffusionlens', '')}".strip(),
+    groups = [(model, [finding for finding in found if finding.model == model]) for model in models]
+    groups.append(("Side by side", [f for f in found if f.model is None and not f.warning]))
+    return render(
+        Page(
+            title=f"{' · '.join(models)} on {data['label']}",
+            lead=_lead(manifest),
+            warnings=[finding for finding in found if finding.warning],
+            groups=groups,
+            figures=figures,
+            tables=_last_layers(results, models),
+            layer_tables=_by_layer(results, models),
+            left_out=manifest["left_out"],
+            skipped=data["skipped"],
+            notes=data["notes"],
+            unmeasured=_unmeasured(manifest),
+            made=_made(manifest),
+            versions=manifest["versions"],
+        )
     )
 
 
@@ -82,7 +57,7 @@ def _lead(manifest: dict[str, Any]) -> str:
     )
 
 
-def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[_Table]:
+def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[Table]:
     tables = []
     for analysis in KEY_METRICS:
         table = last_layer_table(results, analysis, models, intervals=True)
@@ -91,7 +66,7 @@ def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[_Table]:
             shown = [[(row[0], ""), *(_cell(text) for text in row[1:])] for row in cells]
             of = last_layer_rows(results, analysis, models)
             basis = f" ({count_of(of)})" if of["low"].notna().any() else ", share of variance" * (analysis == "pca")
-            tables.append(_Table(_ANALYSES[analysis] + basis, list(table.columns), shown))
+            tables.append(Table(_ANALYSES[analysis] + basis, list(table.columns), shown))
     return tables
 
 
@@ -101,7 +76,7 @@ def _cell(text: str) -> tuple[str, str]:
     return value, interval.removesuffix(")")
 
 
-def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, list[_Table]]]:
+def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, list[Table]]]:
     """(analysis, one table per model) for every analysis."""
     groups = []
     for analysis in KEY_METRICS:
@@ -112,9 +87,9 @@ def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, l
                 rows = zip(table.index, table.values.tolist(), strict=True)
                 shown = [[(name, ""), *map(_cell, values)] for name, values in rows]
                 head = ["metric", *(f"layer {layer}" for layer in table.columns)]
-                tables.append(_Table(f"{_ANALYSES[analysis]} by layer: {model}", head, shown))
+                tables.append(Table(f"{_ANALYSES[analysis]} by layer: {model}", head, shown))
         if tables:
-            groups.append((_ANALYSES[analysis], tables))
+            groups.append((f"{_ANALYSES[analysis]}, by layer", tables))
     return groups
 
 
@@ -126,7 +101,7 @@ def _unmeasured(manifest: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _made(manifest: dict[str, Any]) -> list[_Facts]:
+def _made(manifest: dict[str, Any]) -> list[Facts]:
     facts = []
     for model in manifest["models"]:
         tokens = f"{model['grid'][0]} x {model['grid'][1]} patches"
@@ -145,21 +120,29 @@ def _made(manifest: dict[str, Any]) -> list[_Facts]:
         if model["dropped"]:
             items.append(("not loaded", f"{len(model['dropped'])} entries: " + _some(model["dropped"])))
         items += [("note", note) for note in model["notes"]]
-        facts.append(_Facts(model["label"], items))
-    data = manifest["data"][0]
+        facts.append(Facts(model["label"], items))
+    facts += [facts_of_data(manifest["data"][0]), facts_of_run(manifest)]
+    return facts
+
+
+def facts_of_data(data: dict[str, Any]) -> Facts:
+    """What the pictures were."""
     items = [
         ("given as", data["spec"]),
         ("pictures", f"{data['pictures']} found, {data['chosen']} chosen, {data['measured']} measured"),
         ("annotations", ", ".join(data["provides"]) or "none"),
     ]
-    facts.append(_Facts(f"Data: {data['label']}", items))
+    return Facts(f"Data: {data['label']}", items)
+
+
+def facts_of_run(manifest: dict[str, Any]) -> Facts:
+    """Options, device, time and versions."""
     items = [(name, _options(options)) for name, options in manifest["analyses"].items()]
     items += [("settings", _options(manifest["settings"])), ("device", manifest["device"])]
     items += [("processes", str(manifest["processes"])), ("time", f"{manifest['wall_seconds']} s")]
     items += [("command", manifest.get("command", ""))] if manifest.get("command") else []
     items.append(("versions", ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())))
-    facts.append(_Facts("Run", items))
-    return facts
+    return Facts("Run", items)
 
 
 def _some(dropped: Sequence[Sequence[str]]) -> str:

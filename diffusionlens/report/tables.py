@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import pandas as pd
 
@@ -89,22 +90,23 @@ def by_layer_table(results: pd.DataFrame, analysis: str, model: str) -> pd.DataF
     return wide.fillna("–")
 
 
+_ESCAPE: Final = "backslashreplace"  # a file name may hold bytes that are no text
+
+
 def write_tables(results: pd.DataFrame, models: Sequence[str], directory: Path) -> None:
     """Writes one table per analysis in three formats."""
     for analysis in KEY_METRICS:
         plain = last_layer_table(results, analysis, models, intervals=False)
-        if plain.empty:
-            continue
-        plain.to_csv(
-            directory / f"{analysis}.csv",
-            index=False,
-            float_format="%.6g",
-            lineterminator="\n",
-            errors="backslashreplace",
-        )
-        shown = last_layer_table(results, analysis, models, intervals=True).fillna("–")
-        (directory / f"{analysis}.md").write_text(_markdown(shown), encoding="utf-8", errors="backslashreplace")
-        (directory / f"{analysis}.tex").write_text(_latex(shown), encoding="utf-8", errors="backslashreplace")
+        if not plain.empty:
+            shown = last_layer_table(results, analysis, models, intervals=True).fillna("–")
+            write_formats(plain, shown, directory, analysis)
+
+
+def write_formats(plain: pd.DataFrame, shown: pd.DataFrame, directory: Path, stem: str) -> None:
+    """Writes STEM.csv with the numbers of `plain`, STEM.md and STEM.tex with the cells of `shown`."""
+    plain.to_csv(directory / f"{stem}.csv", index=False, float_format="%.6g", lineterminator="\n", errors=_ESCAPE)
+    (directory / f"{stem}.md").write_text(_markdown(shown), encoding="utf-8", errors=_ESCAPE)
+    (directory / f"{stem}.tex").write_text(_latex(shown), encoding="utf-8", errors=_ESCAPE)
 
 
 _MARKDOWN = re.compile(r"[|<>*`\[\]\\]")

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from diffusionlens.data import PictureSource, open_data
+from diffusionlens.data.combined import Combined, combined
 from diffusionlens.errors import InputError, OtherProcessError
 from diffusionlens.spec import parse_spec
 from diffusionlens.training.build import build_learner
-from diffusionlens.training.checkpoint import load_checkpoint, restore_random_state, seed_everything
+from diffusionlens.training.checkpoint import load_checkpoint, random_state, restore_random_state, seed_everything
 from diffusionlens.training.loader import load_views
 from diffusionlens.training.log import JsonLines, RunLog, Sink, TensorBoard, WeightsAndBiases, check_extras
 from diffusionlens.training.loop import Run, run_loop, way_back
@@ -41,7 +42,7 @@ class Trained:
 
 def train(
     recipe: str | Path | Recipe,
-    data: str | PictureSource,
+    data: str | PictureSource | Sequence[str | PictureSource],
     out: Path | str,
     *,
     overlays: Sequence[str | Path] = (),
@@ -53,7 +54,7 @@ def train(
 
     Args:
         recipe: a YAML file, the name of a shipped recipe, or a Recipe.
-        data: a DATA string or a picture source; labels and boxes are not looked at.
+        data: a DATA string or a picture source, or several of them; labels and boxes are not looked at.
         out: the run directory to make, or with `resume` the one to go on with.
         overlays: recipes laid over the first.
         settings: "optimizer.lr=1e-3" and the like.
@@ -75,7 +76,7 @@ def train(
     directory = RunDirectory(Path(out))
     if resume:
         directory.check_old()
-    source = open_data(data) if isinstance(data, str) else data
+    source = _open(data)
     ranks = Ranks.join(recipe.run.device)
     try:
         if not resume and ranks.first:
@@ -126,7 +127,9 @@ def _train(
 
     def hook(at: int) -> None:
         if ranks.first and after_save is not None:
+            state = random_state(ranks.device)  # whoever looks on must not change what training draws next
             after_save(directory.path, at)
+            restore_random_state(state, ranks.device)
         ranks.wait()
 
     try:
@@ -152,14 +155,19 @@ def _train(
     return Trained(directory.path, status, run.step, timetable.total) if ranks.first else None
 
 
+def _open(data: str | PictureSource | Sequence[str | PictureSource]) -> PictureSource:
+    several = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
+    return combined([open_data(one) if isinstance(one, str) else one for one in several])
+
+
 def _identity(source: PictureSource) -> dict[str, Any]:
     """What the data are, wherever they lie: their number, and a hash of their names. Built-in data are their DATA string."""
-    spec = parse_spec(source.spec)
     names = hashlib.sha256()
     for index in range(len(source)):
         names.update(source.name(index).encode(errors="backslashreplace") + b"\n")
-    if not spec.rest:
-        names.update(spec.text.encode())
+    for part in source.sources if isinstance(source, Combined) else [source]:
+        if not parse_spec(part.spec).rest:
+            names.update(part.spec.encode())
     return {"spec": source.spec, "pictures": len(source), "names": names.hexdigest()}
 
 

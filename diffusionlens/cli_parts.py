@@ -1,0 +1,45 @@
+"""What the commands share: options of one meaning, progress around work, and results on standard output."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from diffusionlens.errors import InputError
+from diffusionlens.progress import ProgressReport, complain
+
+Analyses = Annotated[str, typer.Option(help="all, or some of pib,norms,sparsity,similarity,pca")]
+Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")]
+Fitting = Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")]
+BatchSize = Annotated[int | None, typer.Option(help="pictures per forward; default 8 on a CPU, 64 on a GPU")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Workers = Annotated[int, typer.Option(help="processes that read pictures")]
+Seed = Annotated[int, typer.Option(help="of bootstrap intervals and token samples")]
+Setting = Annotated[list[str] | None, typer.Option("--set", help="option of an analysis, as pib.hit=center")]
+Size = Annotated[str | None, typer.Option(help="picture size, N or HxW; default 224, or a smaller model's own")]
+Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
+Images = Annotated[int | None, typer.Option(help="at most so many pictures, evenly spaced")]
+
+
+@contextmanager
+def at_work() -> Iterator[ProgressReport]:
+    """Shows progress; an interrupted command ends with one line."""
+    try:
+        with ProgressReport() as progress:
+            yield progress
+    except KeyboardInterrupt:
+        complain("interrupted; nothing was written")
+        raise typer.Exit(130) from None
+
+
+def say(lines: Iterable[str]) -> None:
+    """Prints results. That nobody reads on (`| head`) is no error; that they can't be written is one."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes there
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"the result can't be printed ({error.strerror}); send it somewhere else") from None

@@ -1,0 +1,74 @@
+"""`diffusionlens track`: parse, call one function, print."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffusionlens import api
+from diffusionlens.cli_parts import (
+    Analyses,
+    BatchSize,
+    Device,
+    Fitting,
+    Images,
+    Json,
+    Layers,
+    Seed,
+    Setting,
+    Size,
+    Workers,
+    at_work,
+    say,
+)
+from diffusionlens.progress import printable
+
+
+def track(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="[label=]run directory of `train`")],
+    data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]; KIND: voc, coco, imagenet, ...")],
+    out: Annotated[Path, typer.Option(help="result directory to make")],
+    checkpoints: Annotated[int | None, typer.Option(help="at most so many of each run, evenly spaced")] = None,
+    analyses: Analyses = api.TRACKED,
+    layers: Layers = "all",
+    images: Images = None,
+    size: Size = None,
+    fit: Fitting = "crop",
+    batch_size: BatchSize = None,
+    device: Device = "auto",
+    workers: Workers = 0,
+    seed: Seed = 0,
+    setting: Setting = None,
+    as_json: Json = False,
+) -> None:
+    """Measure every checkpoint of training runs: curves over the epochs, side by side. Dense degradation is a thing of
+    prolonged training, and this is where it shows."""
+    with at_work() as progress:
+        tracked = api.track(
+            runs,
+            data,
+            out,
+            checkpoints=checkpoints,
+            analyses=analyses,
+            layers=layers,
+            images=images,
+            size=size,
+            fit=fit,  # type: ignore[arg-type]
+            batch_size=batch_size,
+            device=device,
+            workers=workers,
+            seed=seed,
+            options=setting or [],
+            progress=progress,
+        )
+    if tracked is None:
+        return
+    if as_json:
+        found = [{"run": finding.model, "text": finding.text} for finding in tracked.findings]
+        models = [moment.label for moment in tracked.track.moments]
+        rows = len(tracked.track.measurement.results)
+        say([json.dumps({"page": str(tracked.page), "models": models, "rows": rows, "findings": found}, indent=2)])
+        return
+    lines = [f"{finding.model}: {finding.text}" for finding in tracked.findings]
+    say(map(printable, [*lines, f"page: {tracked.page}"]))

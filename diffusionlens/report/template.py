@@ -1,0 +1,71 @@
+"""The one page that every command writes: what stands on it, and how it becomes HTML. One file, no network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from diffusionlens.report.figures import PageFigure
+from diffusionlens.report.findings import Finding
+from diffusionlens.report.numbers import typeset
+
+
+@dataclass(frozen=True)
+class Table:
+    """`rows` hold (value, its interval or "") cells."""
+
+    caption: str
+    head: list[str]
+    rows: list[list[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """How something was made: (name, value) under a title."""
+
+    title: str
+    items: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page from top to bottom. `groups`: sentences under a heading each. `layer_tables`: (summary, tables), folded away.
+
+    `left_out` entries have model, what and reason; `skipped` and `notes` have file and reason; `unmeasured` are lines.
+    """
+
+    title: str
+    lead: str
+    warnings: Sequence[Finding]
+    groups: Sequence[tuple[str, Sequence[Finding]]]
+    figures: Sequence[PageFigure]
+    tables: Sequence[Table]
+    layer_tables: Sequence[tuple[str, Sequence[Table]]]
+    made: Sequence[Facts]
+    left_out: Sequence[dict[str, Any]] = ()
+    skipped: Sequence[dict[str, Any]] = ()
+    notes: Sequence[dict[str, Any]] = ()
+    unmeasured: Sequence[str] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    tables_note: str = (
+        "The last layer measured, heads averaged; below a number its 95 % interval. Every number, layer and head is in "
+        "results.csv."
+    )
+
+
+def render(page: Page) -> str:
+    """The whole page. Names from files are escaped: nothing in them becomes markup."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["typeset"] = typeset  # returns plain text, which is escaped after it
+    room = files("diffusionlens.report")
+    template = environment.from_string(room.joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    return template.render(
+        page=page,
+        style=Markup(room.joinpath("page.css").read_text(encoding="utf-8")),
+        groups=[(name, findings) for name, findings in page.groups if findings],
+        drawn={figure.stem for figure in page.figures},
+        maker=f"diffusionlens {page.versions.get('diffusionlens', '')}".strip(),
+    )
