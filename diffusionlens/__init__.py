@@ -1,7 +1,7 @@
 """diffusionlens: what happened to the patch tokens of a Vision Transformer?"""
 
 import diffusionlens._scratch  # isort: skip  (before anything that writes temporary files)
-import diffusionlens._openmp  # noqa: F401  isort: skip  (before anything imports torch)
+import diffusionlens._environment  # noqa: F401  isort: skip  (before anything imports torch)
 
 from importlib.metadata import PackageNotFoundError, version
 

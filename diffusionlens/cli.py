@@ -13,6 +13,7 @@ import typer
 from diffusionlens import api
 from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
 from diffusionlens.bench.measure import bench_measure
+from diffusionlens.bench.train import bench_train
 from diffusionlens.cli_parts import (
     Analyses,
     BatchSize,
@@ -169,6 +170,25 @@ def attention_bench(
             package=package,
             steps=STEPS if steps else (),
         )
+    say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
+
+
+@bench.command("train")
+def train_bench(
+    recipe: Annotated[
+        str, typer.Option(help="a YAML file, or the name of a shipped recipe; its attention is exchanged")
+    ] = "tiny_scenes_softmax",
+    data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = "scenes:?n=512&size=64",
+    setting: Annotated[list[str] | None, typer.Option("--set", help="key of the recipe, as batch_size=64")] = None,
+    rounds: Annotated[int, typer.Option(help="rounds; softmax and entmax alternate")] = 7,
+    steps: Annotated[int, typer.Option(help="steps of each in a round")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default torch's own choice")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time whole training steps with softmax and with entmax. Pictures a second, the ratio, and the share of time that
+    training waits for pictures."""
+    with at_work() as progress:
+        found = bench_train(recipe, data, setting or [], rounds, steps, threads, progress)
     say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
 
