@@ -5,9 +5,10 @@ import diffusionlens._environment  # noqa: F401  isort: skip  (before anything i
 
 from importlib.metadata import PackageNotFoundError, version
 
-from diffusionlens.api import check, demo, measure, track, train
+from diffusionlens.api import check, measure, track, train
 from diffusionlens.calibration import calibrate
 from diffusionlens.data import open_data
+from diffusionlens.demonstration import demo
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 
