@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusionlens.errors import InputError
-from diffusionlens.models.positions import PositionRule, resize_positions
+from diffusionlens.models.positions import PositionRule, refuse_uneven, resize_positions
 
 _POSITION_TABLES = ("pos_embed", "relative_position_bias_table")  # what timm resizes when the picture's size changes
 
@@ -117,13 +117,7 @@ class Backbone:
         Raises:
             InputError: the patch size does not divide `size`, or the model takes only its native size.
         """
-        for length, patch in zip(size, self.patch_size, strict=True):
-            if length < patch or length % patch:
-                near = sorted({max(length // patch, 1) * patch, (length // patch + 1) * patch})
-                raise InputError(
-                    f"size {size[0]}x{size[1]} does not fit {self.label}: {length} is not a multiple of its patch "
-                    f"size {patch}; use {' or '.join(map(str, near))}"
-                )
+        refuse_uneven(f"size {size[0]}x{size[1]}", size, self.patch_size, self.label)
         if size == self.size:
             return
         if not hasattr(self.model, "set_input_size"):

@@ -7,7 +7,7 @@ with softmax.
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, ValidationError
@@ -22,14 +22,17 @@ from diffusionlens.models.variant import Variant, variant_of
 
 KEY = "diffusionlens"
 
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Scale = Annotated[float, Field(allow_inf_nan=False, gt=0)]
+
 
 class Description(Variant):
     """What the metadata of an own file say. `recipe` is the training recipe, resolved; free of meaning for loading."""
 
     format: Literal[1] = 1
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    interpolation: str = "bicubic"
+    mean: tuple[_Finite, _Finite, _Finite] = (0.485, 0.456, 0.406)
+    std: tuple[_Scale, _Scale, _Scale] = (0.229, 0.224, 0.225)
+    interpolation: str = Field(default="bicubic", pattern="^[a-z-]{1,20}$")
     position_rule: PositionRule = "dino"
     epoch: int | None = None
     recipe: dict[str, Any] = Field(default_factory=dict)

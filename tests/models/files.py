@@ -11,7 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from diffusionlens.errors import InputError
-from diffusionlens.models import load_model
+from diffusionlens.models import Backbone, load_model
 
 State = dict[str, torch.Tensor]
 WIDTH, DEPTH, SIZE = 64, 2, 32
@@ -28,7 +28,10 @@ def shaken(model: nn.Module) -> nn.Module:
 
 
 def plain_vit(**options: Any) -> nn.Module:
-    return shaken(VisionTransformer(**{**SMALL, "num_classes": 0, **options}))
+    """The same weights at every call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return shaken(VisionTransformer(**{**SMALL, "num_classes": 0, **options}))
 
 
 def clip_like(**options: Any) -> nn.Module:
@@ -45,7 +48,15 @@ def written(content: Any, path: Path) -> Path:
     return path
 
 
-def refused(model: str | Path, pattern: str = "") -> str:
+def tried(model: str | Path) -> Backbone | str:
+    """The network, or the line that it is refused with; any other error comes through."""
+    try:
+        return load_model(str(model))
+    except InputError as error:
+        return str(error)
+
+
+def refused(model: str | Path, pattern: str | None = None) -> str:
     """The one printable line that opening `model` is refused with."""
     with pytest.raises(InputError, match=pattern) as caught:
         load_model(str(model))
