@@ -30,9 +30,6 @@ from diffusionlens.training.recipe import Recipe
 from diffusionlens.training.train import Trained
 from diffusionlens.training.train import train as run_training
 
-DEMO_MODEL = "vit-s16=timm:vit_small_patch16_224?pretrained=false"
-DEMO_DATA = "scenes:?n=64&size=224"
-
 TRACKED = "pib,norms,sparsity,similarity"
 """The analyses whose numbers make curves over training."""
 
@@ -347,8 +344,3 @@ def _add_up(sums: list[int], usable: Tensor) -> None:
 def _share(sums: list[int]) -> float | None:
     """Share of the pixels that can be used: of a class, or with a reading."""
     return sums[0] / sums[1] if sums[1] else None
-
-
-def demo(out: Path | str, *, progress: Progress = _silent) -> Measured | None:
-    """Measures an untrained ViT-S/16 on built-in scenes: shows everything, needs no download. Returns as `measure` does."""
-    return measure(DEMO_MODEL, DEMO_DATA, out, progress=progress)

@@ -13,6 +13,7 @@ import typer
 from diffusionlens import api
 from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
 from diffusionlens.bench.measure import bench_measure
+from diffusionlens.bench.train import bench_train
 from diffusionlens.cli_parts import (
     Analyses,
     BatchSize,
@@ -30,6 +31,7 @@ from diffusionlens.cli_parts import (
 )
 from diffusionlens.cli_track import track
 from diffusionlens.cli_train import train
+from diffusionlens.demonstration import demo as run_demo
 from diffusionlens.errors import InputError, OtherProcessError
 from diffusionlens.progress import complain, printable
 
@@ -113,14 +115,19 @@ def measure(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="result directory to make")] = Path("reports/demo"),
+    out: Annotated[Path, typer.Option(help="directory to make, or of a demo to go on with")] = Path("reports/demo"),
     as_json: Json = False,
 ) -> None:
-    """Measure an untrained ViT-S/16 on built-in pictures. Everything there is to see, without a download."""
-    with at_work() as progress:
-        measured = api.demo(out, progress=progress)
-    if measured is not None:
-        _print_measured(measured, as_json=as_json)
+    """Train, measure and track two small models on built-in pictures. A few minutes on two cores, no download."""
+    with at_work("say it again to go on") as progress:
+        shown = run_demo(out, progress=progress)
+    pages = {"page": shown.measured.page, "track": shown.tracked.page}
+    if as_json:
+        runs = {name: str(run) for name, run in shown.runs.items()}
+        say([json.dumps({name: str(page) for name, page in pages.items()} | {"runs": runs}, indent=2)])
+        return
+    lines = [f"{found.model}: {found.text}" if found.model else found.text for found in shown.measured.findings]
+    say(map(printable, [*lines, *(f"{name}: {page}" for name, page in pages.items())]))
 
 
 @bench.command("measure")
@@ -169,6 +176,25 @@ def attention_bench(
             package=package,
             steps=STEPS if steps else (),
         )
+    say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
+
+
+@bench.command("train")
+def train_bench(
+    recipe: Annotated[
+        str, typer.Option(help="a YAML file, or the name of a shipped recipe; its attention is exchanged")
+    ] = "tiny_scenes_softmax",
+    data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = "scenes:?n=512&size=64",
+    setting: Annotated[list[str] | None, typer.Option("--set", help="key of the recipe, as batch_size=64")] = None,
+    rounds: Annotated[int, typer.Option(help="rounds; softmax and entmax alternate")] = 7,
+    steps: Annotated[int, typer.Option(help="steps of each in a round")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default torch's own choice")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time whole training steps with softmax and with entmax. Pictures a second, the ratio, and the share of time that
+    training waits for pictures."""
+    with at_work() as progress:
+        found = bench_train(recipe, data, setting or [], rounds, steps, threads, progress)
     say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
 

@@ -25,13 +25,13 @@ Images = Annotated[int | None, typer.Option(help="at most so many pictures, even
 
 
 @contextmanager
-def at_work() -> Iterator[ProgressReport]:
-    """Shows progress; an interrupted command ends with one line."""
+def at_work(interrupted: str = "nothing was written") -> Iterator[ProgressReport]:
+    """Shows progress; an interrupted command ends with one line, which says what is left of its work."""
     try:
         with ProgressReport() as progress:
             yield progress
     except KeyboardInterrupt:
-        complain("interrupted; nothing was written")
+        complain(f"interrupted; {interrupted}")
         raise typer.Exit(130) from None
 
 
