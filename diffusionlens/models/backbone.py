@@ -25,8 +25,9 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from, as the manifest states it. `sha256` is of the weights file; `family` the naming of
-    its keys; `branch` the network taken from a training file ("teacher"); `dropped` the keys left out, and why."""
+    """Where a model came from, as the manifest states it. `sha256` is of the weights file; `family` the naming of its keys;
+    `branch` the network taken from a training file ("teacher"); `epoch` and `step` how far it was trained, as far as that is
+    known; `dropped` the keys left out, and why."""
 
     spec: str
     family: str
@@ -34,6 +35,7 @@ class Origin:
     sha256: str | None = None
     branch: str | None = None
     epoch: int | None = None
+    step: int | None = None
     attention: str = "softmax"
     untrained: bool = False
     dropped: tuple[tuple[str, str], ...] = ()

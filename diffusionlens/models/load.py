@@ -1,11 +1,8 @@
 """`load_model`: a MODEL string to a Backbone."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import timm
-from torch import nn
 
 from diffusionlens.errors import InputError
 from diffusionlens.models.architecture import Architecture, read_architecture
@@ -14,14 +11,16 @@ from diffusionlens.models.convert import convert
 from diffusionlens.models.families import Weights, find_backbone
 from diffusionlens.models.loading import fill
 from diffusionlens.models.normalization import given_normalization
-from diffusionlens.models.own_format import Description, read_description
+from diffusionlens.models.own_format import read_description
+from diffusionlens.models.own_models import from_checkpoint, from_description, from_run, is_checkpoint, run_of
 from diffusionlens.models.positions import POSITION_RULES
+from diffusionlens.models.query import choice, flag, heads_of, refuse_options
 from diffusionlens.models.timm_adapter import backbone_of
 from diffusionlens.models.timm_models import from_file_of_timm, from_timm
 from diffusionlens.models.unwrap import BRANCHES
 from diffusionlens.models.variant import Variant
 from diffusionlens.models.weights_file import SUFFIXES, read_weights, sha256
-from diffusionlens.spec import Spec, check_query, expand_path, is_whole, parse_size, parse_spec
+from diffusionlens.spec import Spec, check_query, expand_path, parse_size, parse_spec
 
 _ATTENTION = {"attention": "softmax, entmax15 or sparsemax, in place of the model's own"}
 _TIMM_QUERY = {"pretrained": "true or false", "img_size": "N or HxW"} | _ATTENTION
@@ -35,10 +34,12 @@ _FILE_QUERY = _OWN_QUERY | {
     "mean": "R,G,B, or imagenet, half or clip",
     "std": "R,G,B, or imagenet, half or clip",
 }
+_RUN_QUERY = _OWN_QUERY | {"branch": _FILE_QUERY["branch"]}
+_SAID_BY_OURS = sorted(set(_FILE_QUERY) - set(_OWN_QUERY))
 
 
 def load_model(text: str) -> Backbone:
-    """Opens `[label=]timm:NAME` or `[label=]FILE`, ready to measure.
+    """Opens `[label=]timm:NAME`, `[label=]FILE` or `[label=]RUN[@epoch=N]`, ready to measure.
 
     Args:
         text: MODEL as on the command line; see the user guide for its forms and options.
@@ -55,16 +56,21 @@ def load_model(text: str) -> Backbone:
 def _open(spec: Spec) -> Backbone:
     if spec.kind == "timm":
         check_query(spec, _TIMM_QUERY)
-        return from_timm(spec, pretrained=_flag(spec, "pretrained", default=True))
+        return from_timm(spec, pretrained=flag(spec, "pretrained", default=True))
     if spec.kind:
         raise InputError(f"'{spec.kind}:' in '{spec.text}' is no kind of model; wanted timm:NAME or a weights file")
     path = expand_path(spec.rest)
     try:
-        is_folder = path.is_dir()
+        run, is_folder = run_of(spec), path.is_dir()
     except OSError as error:  # a name too long for the system, or a folder that may not be entered
         raise InputError(f"'{spec.rest}' can't be looked at ({error.strerror}); wanted a weights file") from None
+    if run is not None:
+        check_query(spec, _RUN_QUERY)
+        return from_run(spec, *run)
     if is_folder:
-        raise InputError(f"{path} is a folder; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME")
+        raise InputError(
+            f"{path} is a folder, and no training run; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME"
+        )
     if path.suffix not in SUFFIXES:
         near = f"; did you mean timm:{spec.rest}?" if timm.is_model(spec.rest) else ""
         raise InputError(f"'{spec.rest}' is not a weights file ({', '.join(SUFFIXES)}) or timm:NAME{near}")
@@ -73,18 +79,22 @@ def _open(spec: Spec) -> Backbone:
 
 def _from_file(spec: Spec, path: Path) -> Backbone:
     check_query(spec, _FILE_QUERY)
-    branch, rule, heads = _choice(spec, "branch", BRANCHES), _choice(spec, "positions", POSITION_RULES), _heads(spec)
+    branch, rule, heads = choice(spec, "branch", BRANCHES), choice(spec, "positions", POSITION_RULES), heads_of(spec)
     size = parse_size(spec.query["img_size"]) if "img_size" in spec.query else None
     given = given_normalization(spec)
     content, metadata = read_weights(path, mapped=True)
     description = read_description(metadata, str(path))
     if description is not None:
-        return _from_description(spec, path, content, description)
+        refuse_options(spec, _SAID_BY_OURS, "the file is diffusionlens' own and says it itself")
+        return from_description(spec, path, content, description)
+    if is_checkpoint(content):
+        refuse_options(spec, [key for key in _SAID_BY_OURS if key != "branch"], "the run says it itself")
+        return from_checkpoint(spec, path, content)
     if "timm" in spec.query:
         return from_file_of_timm(spec, path, content, branch, rule)  # type: ignore[arg-type]
     found = find_backbone(content, branch, str(path))
     if found.rotary:
-        _refuse_options(spec, ("positions", "img_size"), f"{found.family} has no position table")
+        refuse_options(spec, ("positions", "img_size"), f"{found.family} has no position table")
     way_out = "give the whole checkpoint"
     if "timm" in found.family:
         way_out += ", or, for another timm model than a plain ViT, say which: ?timm=NAME"
@@ -127,58 +137,3 @@ def _assumed(found: Weights, architecture: Architecture, normalization_given: bo
         f"assumed, as the file does not say: {', '.join(facts)}; if that is wrong, say ?timm=NAME for a file of a timm model, "
         f"or ?normalize=imagenet, half or clip"
     )
-
-
-def _from_description(spec: Spec, path: Path, state: Mapping[str, Any], description: Description) -> Backbone:
-    _refuse_options(
-        spec, sorted(set(_FILE_QUERY) - set(_OWN_QUERY)), "the file is diffusionlens' own and says it itself"
-    )
-    model = fill(description, state, str(path), "the file is damaged; write it again")
-    if not isinstance(getattr(model, "pos_embed", None), nn.Parameter):
-        _refuse_options(spec, ("positions",), "the model has no position table")
-    origin = Origin(
-        spec.text,
-        "diffusionlens",
-        description.describe(),
-        sha256(path),
-        epoch=description.epoch,
-    )
-    rule = spec.query.get("positions", description.position_rule)
-    return backbone_of(
-        spec.label or path.stem,
-        model,
-        origin,
-        preprocessing=description.preprocessing,
-        position_rule=rule,  # type: ignore[arg-type]
-    )
-
-
-def _refuse_options(spec: Spec, keys: Sequence[str], why: str) -> None:
-    for key in keys:
-        if key in spec.query:
-            raise InputError(f"?{key} in '{spec.text}' does not apply: {why}; leave it out")
-
-
-def _choice(spec: Spec, key: str, known: tuple[str, ...]) -> str | None:
-    value = spec.query.get(key)
-    if value is not None and value not in known:
-        raise InputError(f"?{key}={value} in '{spec.text}'; wanted one of {', '.join(known)}")
-    return value
-
-
-def _heads(spec: Spec) -> int | None:
-    text = spec.query.get("heads")
-    if text is None:
-        return None
-    if not is_whole(text) or int(text) == 0:
-        raise InputError(f"?heads={text} in '{spec.text}'; wanted a whole number, as ?heads=6")
-    return int(text)
-
-
-def _flag(spec: Spec, key: str, *, default: bool) -> bool:
-    value = spec.query.get(key)
-    if value is None:
-        return default
-    if value.lower() not in ("true", "false"):
-        raise InputError(f"?{key}={value} in '{spec.text}'; wanted true or false")
-    return value.lower() == "true"

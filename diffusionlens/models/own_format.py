@@ -35,6 +35,7 @@ class Description(Variant):
     interpolation: str = Field(default="bicubic", pattern="^[a-z-]{1,20}$")
     position_rule: PositionRule = "dino"
     epoch: int | None = None
+    step: int | None = None
     recipe: dict[str, Any] = Field(default_factory=dict)
 
     @property
@@ -43,7 +44,7 @@ class Description(Variant):
 
 
 def describe(model: nn.Module, **facts: Any) -> Description:
-    """The description of a model of ours, with `facts` (mean, std, interpolation, position_rule, epoch, recipe).
+    """The description of a model of ours, with `facts` (mean, std, interpolation, position_rule, epoch, step, recipe).
 
     Raises:
         InputError: the model was made elsewhere.
@@ -86,7 +87,13 @@ def save_model(path: Path | str, backbone: Backbone, dtype: torch.dtype = torch.
         )
     preparing = backbone.preprocessing
     facts = {"mean": preparing.mean, "std": preparing.std, "interpolation": preparing.interpolation}
-    description = describe(backbone.model, **facts, position_rule=backbone.position_rule, epoch=backbone.origin.epoch)
+    description = describe(
+        backbone.model,
+        **facts,
+        position_rule=backbone.position_rule,
+        epoch=backbone.origin.epoch,
+        step=backbone.origin.step,
+    )
     save_own(Path(path), backbone.model, description, dtype)
 
 
