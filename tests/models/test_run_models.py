@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_moments(at: str, file: str, epoch: int, step: int, run: Path) -> None:
 def test_moments_differ(run: Path) -> None:
     states = [load_file(weights.path) for weights in list_weights(run)]
     assert len(states) == 5
-    for one, other in zip(states, states[1:], strict=False):
+    for one, other in pairwise(states[1:]):  # the first step has a learning rate of 0
         assert any(not torch.equal(one[key], other[key]) for key in one)
 
 
@@ -103,7 +104,7 @@ def test_other_options(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "at", ["epoch=7", "step=9", "epoch=", "epoch=x", "epoch=²", "epoch=-1", "step=1.5", "epoch", "step=" + "9" * 5000]
+    "at", ["epoch=7", "step=9", "epoch=", "epoch=x", "epoch=²", "epoch=-1", "step=1.5", "epoch", "step=" + "9" * 50]
 )
 def test_moments_that_are_not_there(at: str, run: Path) -> None:
     refused(
@@ -132,7 +133,7 @@ def test_what_is_no_run(run: Path, tmp_path: Path) -> None:
 
 def test_the_manifest_names_moment_and_attention(run: Path, tmp_path: Path) -> None:
     done = measure(
-        [f"{run}@epoch=0", str(run)], "scenes:?n=2&size=24", tmp_path / "out", analyses="norms", layers="last"
+        [f"{run}@epoch=0", str(run)], "scenes:?n=2&size=32", tmp_path / "out", analyses="norms", layers="last"
     )
     assert done is not None
     told = json.loads((tmp_path / "out" / "manifest.json").read_text())["models"]
