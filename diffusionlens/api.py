@@ -20,6 +20,7 @@ from diffusionlens.data.sample import IGNORE
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.models import Backbone, load_model
+from diffusionlens.models.own_models import list_moments
 from diffusionlens.report.bundle import write_bundle
 from diffusionlens.report.diagnosis import Diagnosis
 from diffusionlens.report.directory import check_target
@@ -280,7 +281,7 @@ def check(
     for model in models:
         backbone = load_model(model)
         backbone.set_size(backbone.default_size() if size is None else parse_size(size))
-        described.append({"label": backbone.label, **backbone.describe()})
+        described.append({"label": backbone.label, **backbone.describe(), "checkpoints": list_moments(model)})
     refuse_doubles([entry["label"] for entry in described])
     return {"models": described, "data": None if data is None else _check_data(open_data(data), images, progress)}
 

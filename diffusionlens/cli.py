@@ -50,7 +50,9 @@ app.add_typer(bench, name="bench")
 app.command()(train)
 app.command()(track)
 
-Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME or a weights file")]
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`")
+]
 
 
 @app.command()
@@ -225,6 +227,10 @@ def _model_lines(model: dict[str, Any]) -> list[str]:
         "final norm": "yes" if model["final_norm"] else "none: normed = raw",
         "SHA-256": model["sha256"] or "not from a file",
     }
+    if model["step"] is not None or model["epoch"] is not None:
+        lines["trained"] = ", ".join(f"{unit} {model[unit]}" for unit in ("epoch", "step") if model[unit] is not None)
+    if model["checkpoints"]:
+        lines["checkpoints"] = f"{', '.join(model['checkpoints'])} (RUN@epoch=N or RUN@step=N takes one)"
     shown = [*lines.items(), *(("note", note) for note in model["notes"])]
     shown += [("not loaded", f"{key} ({reason})") for key, reason in model["dropped"]]
     return [model["label"], *(f"  {name:<13} {value}" for name, value in shown)]

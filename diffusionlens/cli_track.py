@@ -42,7 +42,7 @@ def track(
     setting: Setting = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every checkpoint of training runs: curves over the epochs, side by side. Dense degradation is a thing of
+    """Measure every checkpoint of training runs. Curves over the epochs, side by side: dense degradation is a thing of
     prolonged training, and this is where it shows."""
     with at_work() as progress:
         tracked = api.track(
