@@ -282,7 +282,8 @@ def check(
         backbone = load_model(model)
         backbone.set_size(backbone.default_size() if size is None else parse_size(size))
         described.append({"label": backbone.label, **backbone.describe(), "checkpoints": list_moments(model)})
-    refuse_doubles([entry["label"] for entry in described])
+    if described or data is None:
+        refuse_doubles([entry["label"] for entry in described])
     return {"models": described, "data": None if data is None else _check_data(open_data(data), images, progress)}
 
 

@@ -11,6 +11,9 @@ import typer
 from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport, complain
 
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`")
+]
 Analyses = Annotated[str, typer.Option(help="all, or some of pib,norms,sparsity,similarity,pca")]
 Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")]
 Fitting = Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")]
