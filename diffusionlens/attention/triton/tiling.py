@@ -86,9 +86,9 @@ _HALF = {
     ),
     256: Tilings(
         rows=((256, Tiling(32, 256, 8, 1)),),
-        stream=Tiling(32, 32, 8, 1),
+        stream=Tiling(16, 32, 8, 1),
         backward_queries=Tiling(64, 32, 8, 2),
-        backward_keys=Tiling(32, 32, 8, 1),
+        backward_keys=Tiling(16, 16, 8, 1),
     ),
 }
 # A mask's values and their 64-bit addresses want registers of their own.
@@ -112,9 +112,6 @@ _HALF_MASKED = {
         backward_keys=Tiling(16, 16, 8, 1),
     ),
 }
-_FLOAT_WIDE = Tilings(
-    rows=(), stream=Tiling(16, 32, 8, 1), backward_queries=Tiling(16, 32, 8, 1), backward_keys=Tiling(16, 16, 8, 1)
-)
 _FLOAT = {
     64: Tilings(
         rows=((256, Tiling(16, 64, 8, 1)),),
@@ -122,8 +119,18 @@ _FLOAT = {
         backward_queries=Tiling(32, 32, 8, 1),
         backward_keys=Tiling(32, 32, 8, 1),
     ),
-    128: _FLOAT_WIDE,
-    256: _FLOAT_WIDE,
+    128: Tilings(
+        rows=(),
+        stream=Tiling(16, 32, 8, 1),
+        backward_queries=Tiling(32, 32, 8, 1),
+        backward_keys=Tiling(16, 16, 8, 1),
+    ),
+    256: Tilings(
+        rows=(),
+        stream=Tiling(16, 32, 8, 1),
+        backward_queries=Tiling(16, 32, 8, 1),
+        backward_keys=Tiling(16, 16, 8, 1),
+    ),
 }
 
 
