@@ -34,8 +34,8 @@ from diffusionlens.cli_parts import (
 from diffusionlens.cli_track import track
 from diffusionlens.cli_train import train
 from diffusionlens.demonstration import demo as run_demo
-from diffusionlens.errors import InputError, OtherProcessError
-from diffusionlens.progress import complain, printable
+from diffusionlens.errors import InputError, OtherProcessError, printable
+from diffusionlens.progress import complain
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -22,7 +22,7 @@ from diffusionlens.cli_parts import (
     at_work,
     say,
 )
-from diffusionlens.progress import printable
+from diffusionlens.errors import printable
 
 
 def track(

@@ -5,6 +5,11 @@ from collections.abc import Iterable
 _LONGEST = 2000  # characters of a message; names of strangers have any length
 
 
+def printable(text: str) -> str:
+    """One line; control characters, which a file name may hold, as escapes, so that a terminal does not obey them."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
 def some(names: Iterable[object]) -> str:
     """The first four names, for a message."""
     known = [str(name) for name in names]
@@ -19,7 +24,7 @@ class InputError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message)
+        line = printable(message)
         half = _LONGEST // 2
         super().__init__(line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}")
 

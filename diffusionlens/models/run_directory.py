@@ -47,7 +47,10 @@ def checkpoint_name(step: int, steps_per_epoch: int) -> str:
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a training run."""
-    return (path / RECIPE).is_file() and (path / TEACHER).is_dir()
+    try:
+        return (path / RECIPE).is_file() and (path / TEACHER).is_dir()
+    except OSError:  # a name too long for the system
+        return False
 
 
 def list_weights(run: Path) -> list[RunWeights]:

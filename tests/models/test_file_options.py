@@ -1,5 +1,6 @@
 """What weights do not say: taken from timm or from the user, or stated as assumed."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from diffusionlens.capture import capture
 from diffusionlens.models import load_model
 from diffusionlens.models.architecture import Architecture, build
+from diffusionlens.models.load import _FILE_QUERY, _RUN_QUERY, _TIMM_QUERY
 from diffusionlens.models.own_format import Description, save_own
 from tests.models.files import SIZE, clip_like, plain_vit, refused, timm_vit, written
 
@@ -106,6 +108,26 @@ def test_our_own_file_says_all_this_itself(option: str, tmp_path: Path) -> None:
     save_own(path, build(architecture), Description(architecture=architecture))
     assert load_model(f"{path}?positions=timm").position_rule == "timm"
     refused(f"{path}?{option}", option.partition("=")[0])
+
+
+def test_the_documented_options_are_the_known_ones() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    table = page[page.index("| option |") : page.index("## What weights do not say")]
+    documented = {
+        name for line in table.splitlines()[2:] if line for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert documented == {key for keys in (_TIMM_QUERY, _FILE_QUERY, _RUN_QUERY) for key in keys}
+
+
+def test_numbers_for_the_normalization(tmp_path: Path) -> None:
+    path = written(plain_vit().state_dict(), tmp_path / "w.pth")
+    found = load_model(f"{path}?mean=0.1,.2,0&std=half").preprocessing
+    assert (found.mean, found.std) == ((0.1, 0.2, 0.0), HALF)
+    for wrong in ("mean=0.5,0.5", "mean=0.5,0.5,2", "mean=a,b,c", "mean=nan,0,0", "mean=-1,0,0", "mean=imagnet"):
+        refused(f"{path}?{wrong}&std=half", "wanted three numbers from 0 to 1")
+    refused(f"{path}?mean=half", r"\?mean without \?std")
+    refused(f"{path}?mean=half&std=0,1,1", "more than 0")
+    refused(f"{path}?normalize=half&mean=half&std=half", "give one of them")
 
 
 def test_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
