@@ -7,7 +7,7 @@ import typer
 
 from diffusionlens import api
 from diffusionlens.cli_parts import Images, Json, Models, Size, at_work, say
-from diffusionlens.progress import printable
+from diffusionlens.errors import printable
 
 
 def check(
