@@ -1,7 +1,7 @@
 """`provenance`: from which pixels a patch has its likeness to the image token. Attribution by Captum."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -107,10 +107,8 @@ def _last_tokens(backbone: Backbone, layer: int) -> Iterator[Callable[[Tensor], 
 
     def tokens_of(images: Tensor) -> Tensor:
         seen.clear()
-        try:
+        with suppress(_ReachedError):
             backbone.model.forward_features(images)  # type: ignore[operator]
-        except _ReachedError:
-            pass
         return seen[0]
 
     try:
