@@ -76,7 +76,7 @@ def measure(
     data: str | PictureSource,
     out: Path | str | None = None,
     *,
-    analyses: str = "all",
+    analyses: str = "standard",
     layers: str = "all",
     images: int | None = None,
     size: str | None = None,
@@ -94,7 +94,8 @@ def measure(
         models: MODEL strings, or Backbones from `load_model`.
         data: a DATA string, or a picture source from `open_data`.
         out: directory to make.
-        analyses: "all", or names separated by commas (pib, norms, sparsity, similarity, pca).
+        analyses: "standard" (pib, norms, sparsity, similarity, pca), "all", or names separated by commas; diffusion sends
+            changed pictures through the model too and costs a multiple.
         layers: "all", "last", or numbers separated by commas; 0 is the embedding, -1 the last.
         images: at most so many pictures, evenly spaced over the data set.
         size: "224" or "224x320"; default 224, or the native size of a smaller model.

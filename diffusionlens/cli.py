@@ -77,7 +77,7 @@ def measure(
     out: Annotated[
         Path, typer.Option(help="result directory to make; an earlier result is replaced when this one is whole")
     ],
-    analyses: Analyses = "all",
+    analyses: Analyses = "standard",
     layers: Layers = "all",
     images: Images = None,
     size: Size = None,
