@@ -74,7 +74,7 @@ def measure(
     data: str | PictureSource,
     out: Path | str | None = None,
     *,
-    analyses: str = "all",
+    analyses: str = "standard",
     layers: str = "all",
     images: int | None = None,
     size: str | None = None,
@@ -92,7 +92,8 @@ def measure(
         models: MODEL strings, or Backbones from `load_model`.
         data: a DATA string, or a picture source from `open_data`.
         out: directory to make.
-        analyses: "all", or names separated by commas (pib, norms, sparsity, similarity, pca).
+        analyses: "standard" (pib, norms, sparsity, similarity, pca), "all", or names separated by commas; diffusion sends
+            changed pictures through the model too and costs a multiple.
         layers: "all", "last", or numbers separated by commas; 0 is the embedding, -1 the last.
         images: at most so many pictures, evenly spaced over the data set.
         size: "224" or "224x320"; default 224, or the native size of a smaller model.
@@ -282,7 +283,8 @@ def check(
         backbone = load_model(model)
         backbone.set_size(backbone.default_size() if size is None else parse_size(size))
         described.append({"label": backbone.label, **backbone.describe(), "checkpoints": list_moments(model)})
-    refuse_doubles([entry["label"] for entry in described])
+    if described or data is None:
+        refuse_doubles([entry["label"] for entry in described])
     return {"models": described, "data": None if data is None else _check_data(open_data(data), images, progress)}
 
 

@@ -6,7 +6,7 @@ statistics describe the very weights that made the output, a model needs no chan
 whoever does not look, and no layer's attention outlives its call.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -34,7 +34,7 @@ class AttentionBlock:
     `weights` [b,heads,N,N] float32, rows are queries and sum to 1; `logits` the scaled and biased scores that they
     were made from; `normalizer` names the map from logits to weights ("softmax", "entmax15", "sparsemax"). Both live in
     buffers that the next block overwrites: an observer that keeps something keeps a copy. `values` [b,heads,N,D] is what
-    the weights are applied to.
+    the weights are applied to, `keys` [b,heads,N,D] what queries are compared with.
     """
 
     layer: int
@@ -43,6 +43,7 @@ class AttentionBlock:
     logits: Tensor
     normalizer: str
     values: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
+    keys: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
 
 
 Observer = Callable[[AttentionBlock], None]
@@ -50,10 +51,14 @@ Observer = Callable[[AttentionBlock], None]
 
 @dataclass
 class Trace:
-    """Tokens of the captured layers of one batch. Layer 0 is the input of the first block, l the output of block l."""
+    """Tokens of the captured layers of one batch. Layer 0 is the input of the first block, l the output of block l.
+
+    `changed` holds the traces of pictures that a diagnostic has changed (`Diagnostic.changed_pictures`), by name.
+    """
 
     backbone: Backbone
     raw: dict[int, Tensor]
+    changed: Mapping[str, "Trace"] = field(default_factory=dict, repr=False)
     _cache: dict[tuple[int, str, bool], Tensor] = field(default_factory=dict, repr=False)
 
     def tokens(self, layer: int, norm: Stream = "normed") -> Tokens:
@@ -186,7 +191,8 @@ class _AttentionTap(TorchFunctionMode):
                 logits = _masked(logits, attn_mask, pictures)
             _NORMALIZERS[request.normalizer](logits, weights)
             for observer in self.observers:
-                observer(AttentionBlock(layer, pictures, weights, logits, request.normalizer, value[pictures]))
+                values, keys = value[pictures], key[pictures]
+                observer(AttentionBlock(layer, pictures, weights, logits, request.normalizer, values, keys))
             output[pictures] = (weights @ value[pictures].float()).to(output.dtype)
         return output
 

@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from diffusionlens import api
 from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
 from diffusionlens.bench.measure import bench_measure
 from diffusionlens.bench.train import bench_train
+from diffusionlens.cli_check import check
 from diffusionlens.cli_parts import (
     Analyses,
     BatchSize,
@@ -22,6 +23,7 @@ from diffusionlens.cli_parts import (
     Images,
     Json,
     Layers,
+    Models,
     Seed,
     Setting,
     Size,
@@ -47,31 +49,9 @@ bench = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Time the program on this machine; ratios, alternated in one run."
 )
 app.add_typer(bench, name="bench")
+app.command()(check)
 app.command()(train)
 app.command()(track)
-
-Models = Annotated[
-    list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`")
-]
-
-
-@app.command()
-def check(
-    models: Models,
-    data: Annotated[str | None, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = None,
-    size: Size = None,
-    images: Images = None,
-    as_json: Json = False,
-) -> None:
-    """Show what would be used, and measure nothing. Of models: layers, tokens, preprocessing, dropped keys. Of data:
-    pictures, annotations, unreadable files; every picture is opened, or --images of them."""
-    with at_work() as progress:
-        found = api.check(models, data, size=size, images=images, progress=progress)
-    if as_json:
-        say([json.dumps(found, indent=2, default=str)])
-        return
-    lines = [line for model in found["models"] for line in _model_lines(model)]
-    say(map(printable, lines + ([] if found["data"] is None else _data_lines(found["data"]))))
 
 
 @app.command()
@@ -81,7 +61,7 @@ def measure(
     out: Annotated[
         Path, typer.Option(help="result directory to make; an earlier result is replaced when this one is whole")
     ],
-    analyses: Analyses = "all",
+    analyses: Analyses = "standard",
     layers: Layers = "all",
     images: Images = None,
     size: Size = None,
@@ -209,58 +189,6 @@ def _print_measured(measured: api.Measured, *, as_json: bool) -> None:
         return
     lines = [f"{found.model}: {found.text}" if found.model else found.text for found in measured.findings]
     say(map(printable, [*lines, f"page: {measured.page}"]))
-
-
-def _model_lines(model: dict[str, Any]) -> list[str]:
-    tokens = (
-        f"{model['grid'][0]} x {model['grid'][1]} patches of {model['patch_size'][0]} x {model['patch_size'][1]} px"
-    )
-    preparing = model["preprocessing"]
-    lines = {
-        "family": model["family"] + (f", {model['branch']}" if model["branch"] else ""),
-        "architecture": f"{model['architecture']}, {model['parameters'] / 1e6:.2f} M parameters",
-        "layers": f"0 (embedding) to {model['depth']}, width {model['width']}, {model['heads']} heads",
-        "tokens": f"{'CLS, ' * model['cls']}{model['registers']} registers, {tokens}",
-        "size": f"{model['size'][0]} x {model['size'][1]} px (native {model['native_size'][0]} x {model['native_size'][1]})",
-        "positions": f"resized by the rule '{model['positions']}'",
-        "pictures": f"mean {preparing['mean']}, std {preparing['std']}, {preparing['interpolation']}",
-        "final norm": "yes" if model["final_norm"] else "none: normed = raw",
-        "SHA-256": model["sha256"] or "not from a file",
-    }
-    if model["step"] is not None or model["epoch"] is not None:
-        lines["trained"] = ", ".join(f"{unit} {model[unit]}" for unit in ("epoch", "step") if model[unit] is not None)
-    if model["checkpoints"]:
-        lines["checkpoints"] = f"{', '.join(model['checkpoints'])} (RUN@epoch=N or RUN@step=N takes one)"
-    shown = [*lines.items(), *(("note", note) for note in model["notes"])]
-    shown += [("not loaded", f"{key} ({reason})") for key, reason in model["dropped"]]
-    return [model["label"], *(f"  {name:<13} {value}" for name, value in shown)]
-
-
-def _data_lines(data: dict[str, Any]) -> list[str]:
-    opened = f"{data['pictures']} found, {data['opened']} opened, {len(data['unreadable'])} unreadable or missing"
-    smallest, largest = (
-        "none" if size is None else " x ".join(map(str, size)) for size in (data["smallest"], data["largest"])
-    )
-    counts = ", ".join(
-        f"{data[key]} {key.replace('_', ' ')}" for key in ("boxes", "crowds", "difficult", "masks", "depth")
-    )
-    lines = {
-        "pictures": opened,
-        "sizes": f"{smallest} to {largest} px (width x height)",
-        "annotations": counts,
-        "labels": f"{data['labelled']} pictures labelled, {data['classes']} classes",
-    }
-    if "boxes" in data["provides"]:
-        lines["no objects"] = f"{data['without_objects']} pictures"
-    if data["masks"]:
-        lines["masks"] = f"{data['mask_classes']} classes, {data['mask_share']:.1%} of the pixels are of one"
-    if data["depth"]:
-        lines["depth"] = f"{data['depth_share']:.1%} of the pixels have a reading"
-        if data["depth_range"]:
-            lines["depth"] += f", {data['depth_range'][0]:.3g} to {data['depth_range'][1]:.3g} m"
-    shown = [*lines.items(), *(("skipped", f"{entry['file']}: {entry['reason']}") for entry in data["unreadable"])]
-    shown += [("not used", f"{entry['file']}: {entry['reason']}") for entry in data["notes"]]
-    return [data["label"], *(f"  {name:<13} {value}" for name, value in shown)]
 
 
 def main() -> None:

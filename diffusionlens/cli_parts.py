@@ -11,7 +11,12 @@ import typer
 from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport, complain
 
-Analyses = Annotated[str, typer.Option(help="all, or some of pib,norms,sparsity,similarity,pca")]
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`")
+]
+Analyses = Annotated[
+    str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these and diffusion")
+]
 Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")]
 Fitting = Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")]
 BatchSize = Annotated[int | None, typer.Option(help="pictures per forward; default 8 on a CPU, 64 on a GPU")]

@@ -26,12 +26,41 @@ class NormHistogram:
 
 
 @dataclass(frozen=True)
+class InterventionPicture:
+    """What was done to a picture: `image`, `erased` and `swapped` uint8 [H,W,3] (None where that was not done), `boxes` [K,4]
+    XYXY pixels, `background` bool [h,w] the patches that are probed."""
+
+    name: str
+    image: NDArray[np.uint8]
+    boxes: NDArray[np.float32]
+    erased: NDArray[np.uint8] | None
+    swapped: NDArray[np.uint8] | None
+    background: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ProvenanceMap:
+    """Where one patch (row, column; `patch_size` in pixels) has its likeness to CLS from: `pixels` |attribution| [H,W]."""
+
+    name: str
+    layer: int
+    kind: str
+    patch: tuple[int, int]
+    patch_size: tuple[int, int]
+    image: NDArray[np.uint8]
+    boxes: NDArray[np.float32]
+    pixels: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class ModelMaterial:
     """One model's maps on `pictures`: layer -> score_maps [P,h,w] (cosine with the query, absent without PiB) and
-    pca_maps uint8 [P,h,w,3]; layer -> norm histogram."""
+    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures and attribution maps."""
 
     model: str
     pictures: list[SamplePicture]
     score_maps: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     pca_maps: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
     norm_histograms: dict[int, NormHistogram] = field(default_factory=dict)
+    interventions: list[InterventionPicture] = field(default_factory=list)
+    provenance_maps: list[ProvenanceMap] = field(default_factory=list)

@@ -1,9 +1,9 @@
 """The contract of every diagnostic: fed batch by batch from one forward pass, asked for its table at the end."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torchmetrics import Metric
 
 from diffusionlens.analysis.intervals import Floats, bootstrap_ratio, wilson
 from diffusionlens.capture import AttentionBlock, Trace
-from diffusionlens.data.sample import Batch
+from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.results import Row
 
@@ -31,7 +31,8 @@ class Context:
     """What a diagnostic knows before the first picture.
 
     `layers` are the layers to report, in order; `indices` the pictures that will come, over all processes; `provides`
-    what the data carries; `samples` the indices of the pictures shown on the page.
+    what the data carries; `samples` the indices of the pictures shown on the page. `picture` opens one of the pictures
+    as the model sees it, for a diagnostic that needs another picture beside the batch's; it raises `UnreadablePicture`.
     """
 
     backbone: Backbone
@@ -40,6 +41,7 @@ class Context:
     provides: frozenset[str]
     seed: int
     samples: tuple[int, ...] = ()
+    picture: Callable[[int], Sample] | None = None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -93,12 +95,16 @@ class Diagnostic(Metric):
     index: list[Tensor]
     numerator: list[Tensor]
     denominator: list[Tensor]
+    extra_forwards: Tensor
 
     def __init__(self, context: Context, options: Options) -> None:
         super().__init__()
         self.context = context
         self.options = options
         self.left_out: list[LeftOut] = []
+        self.kept: dict[Any, Any] = {}
+        """What is shown of single pictures; gathered from all processes."""
+        self.add_state("extra_forwards", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         for state in ("index", "numerator", "denominator"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
@@ -113,6 +119,23 @@ class Diagnostic(Metric):
 
     def observe(self, block: AttentionBlock, batch: Batch) -> None:
         """Takes in the attention of one layer for some pictures of `batch`; comes before `update` of that batch."""
+
+    def changed_pictures(self, batch: Batch) -> dict[str, Tensor]:
+        """Pictures [b,3,H,W] made from those of `batch`, by name, whose tokens `update` needs beside the batch's own.
+
+        `update` finds their traces in `trace.changed`, taken in the same way. Each picture costs one forward pass more,
+        which is counted in `extra_forwards`.
+        """
+        return {}
+
+    @property
+    def dropped_pictures(self) -> dict[str, int]:
+        """How many pictures were not measured, by reason."""
+        return {}
+
+    def shown(self) -> dict[str, Any]:
+        """What figures need of this diagnostic beside the table: fields of `ModelMaterial`."""
+        return {}
 
     def finish(self) -> None:
         """Comes after the last batch of this process, before the processes' states are gathered."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pandas as pd
 import torch
@@ -9,7 +10,6 @@ import torch
 from diffusionlens.analysis.device import enough_memory, resolve_device
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, evenly_spaced
 from diffusionlens.analysis.outcome import manifest_of, material_of, per_image_of, table_of
-from diffusionlens.analysis.pib import Pib
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import make
 from diffusionlens.analysis.run import Measurement, Run, Settings
@@ -136,6 +136,7 @@ def _prepare_all(
 def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indices: list[int]) -> Run:
     """Sizes the model and makes the diagnostics that it and the pictures allow."""
     backbone.set_size(settings.size or backbone.default_size())
+    transform = _transform(backbone, settings)
     context = Context(
         backbone=backbone,
         layers=parse_layers(settings.layers, backbone.depth),
@@ -143,6 +144,7 @@ def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indi
         provides=source.provides,
         seed=settings.seed,
         samples=tuple(evenly_spaced(indices, SAMPLE_PICTURES)),
+        picture=lambda index: transform(source.open(index), index),
     )
     device = next(backbone.model.parameters()).device
     blank = torch.zeros(1, 3, *backbone.size, device=device)
@@ -159,6 +161,11 @@ def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indi
         run.diagnostics.append(made)
         run.left_out += made.left_out
     return run
+
+
+def _transform(backbone: Backbone, settings: Settings) -> FitTransform:
+    preparing = backbone.preprocessing
+    return FitTransform(backbone.size, preparing.mean, preparing.std, settings.fit, preparing.interpolation)
 
 
 def _unobservable(backbone: Backbone, blank: torch.Tensor) -> str | None:
@@ -180,8 +187,7 @@ def _pass(
 ) -> None:
     """The one pass: every batch goes through the model once, and to every diagnostic."""
     backbone, mine = run.backbone, indices[processes.rank :: processes.count]
-    preparing = backbone.preprocessing
-    transform = FitTransform(backbone.size, preparing.mean, preparing.std, settings.fit, preparing.interpolation)
+    transform = _transform(backbone, settings)
     batch_size = settings.batch_size or (64 if device.type == "cuda" else 8)
     layers = needed_layers(run.context)
     done = 0
@@ -210,7 +216,7 @@ def needed_layers(context: Context) -> set[int]:
 def feed(
     diagnostics: Sequence[Diagnostic], backbone: Backbone, batch: Batch, layers: set[int], device: torch.device
 ) -> Trace:
-    """Runs one batch through the model and into the diagnostics."""
+    """Runs one batch through the model and into the diagnostics, with the changed pictures that they ask for."""
     watching = [diagnostic for diagnostic in diagnostics if "attention" in diagnostic.needs]
 
     def observe(block: AttentionBlock) -> None:
@@ -218,9 +224,14 @@ def feed(
             diagnostic.observe(block, batch)
 
     trace = capture(backbone, batch.images.to(device), [observe] if watching else [], layers)
-    with torch.inference_mode():
-        for diagnostic in diagnostics:
-            diagnostic.update(trace, batch)
+    for diagnostic in diagnostics:
+        changed = {}
+        for name, images in diagnostic.changed_pictures(batch).items():
+            # By the same kernels as the batch itself: rounding must not pass for an effect of the change.
+            changed[name] = capture(backbone, images.to(device), [lambda _: None] if watching else [], layers)
+            diagnostic.extra_forwards += len(images)
+        with torch.inference_mode():
+            diagnostic.update(replace(trace, changed=changed) if changed else trace, batch)
     return trace
 
 
@@ -232,21 +243,19 @@ def _keep_samples(run: Run, batch: Batch, source: PictureSource) -> None:
 
 
 def _as_seen(sample: Sample, backbone: Backbone, source: PictureSource) -> SamplePicture:
-    """The picture with the normalisation taken back."""
-    mean, std = (torch.tensor(v)[:, None, None] for v in (backbone.preprocessing.mean, backbone.preprocessing.std))
-    image = ((sample.image * std + mean).clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
     known = sample.label is not None and 0 <= sample.label < len(source.classes)
     label = source.classes[sample.label] if known else None  # type: ignore[index]
+    image = backbone.preprocessing.visible(sample.image)
     return SamplePicture(sample.name, image, sample.boxes.numpy().copy(), label)
 
 
 def _gather_extras(run: Run, processes: Processes) -> None:
-    """Brings samples, score maps, notes and skipped pictures of all processes to the first one."""
-    pib = run.find(Pib)
-    maps = {} if pib is None else pib.score_maps
-    parts = processes.gather((run.skipped, run.notes, run.samples, maps))
+    """Brings samples, what diagnostics keep of single pictures, notes and skipped pictures to the first process."""
+    kept = [diagnostic.kept for diagnostic in run.diagnostics]
+    parts = processes.gather((run.skipped, run.notes, run.samples, kept))
     run.skipped = sorted((entry for part in parts for entry in part[0]), key=lambda entry: entry.index)
     run.notes = sorted(entry for part in parts for entry in part[1])
     for part in parts:
         run.samples.update(part[2])
-        maps.update(part[3])
+        for diagnostic, theirs in zip(run.diagnostics, part[3], strict=True):
+            diagnostic.kept.update(theirs)

@@ -84,7 +84,8 @@ def material_of(runs: list[Run]) -> list[ModelMaterial]:
                 colours[layer] = to_rgb(turned)
         histograms = {} if norms is None or not norms.order else norms.histograms()
         pictures = [run.samples[index] for index in indices]
-        material.append(ModelMaterial(run.backbone.label, pictures, scores, colours, histograms))
+        more = {name: value for diagnostic in run.diagnostics for name, value in diagnostic.shown().items()}
+        material.append(ModelMaterial(run.backbone.label, pictures, scores, colours, histograms, **more))
     return material
 
 
@@ -137,6 +138,9 @@ def _model_entry(run: Run) -> dict[str, Any]:
     pib = run.find(Pib)
     if pib is not None:
         entry["pib_query"], entry["pib_not_measured"] = pib.query, pib.dropped_pictures
+    others = [diagnostic for diagnostic in run.diagnostics if diagnostic is not pib]
+    entry["not_measured"] = {one.name: dropped for one in others if (dropped := one.dropped_pictures)}
+    entry["extra_forwards"] = {one.name: int(one.extra_forwards) for one in others if one.extra_forwards}
     return entry
 
 

@@ -63,7 +63,6 @@ class Pib(Diagnostic):
         if self.query == "cls_final" and context.backbone.depth not in context.layers:
             self.unusable = LeftOut("pib", "query=cls_final needs the last layer among --layers")
         self.add_state("dropped", default=torch.zeros(len(_REASONS), dtype=torch.int64), dist_reduce_fx="sum")
-        self.score_maps: dict[tuple[int, int], np.ndarray] = {}
 
     @cached_property
     def columns(self) -> Sequence[Column]:
@@ -102,7 +101,7 @@ class Pib(Diagnostic):
     def _keep_maps(self, layer: int, scores: Tensor, batch: Batch) -> None:
         for place, sample in enumerate(batch.samples):
             if sample.index in self.context.samples:
-                self.score_maps[layer, sample.index] = scores[place].numpy().copy()
+                self.kept[layer, sample.index] = scores[place].numpy().copy()
 
     def _target(self, sample: Sample) -> Tensor | None:
         """The patches that count as a hit, bool [h,w]; None when the picture is not measured, which is counted."""
@@ -122,6 +121,11 @@ class Pib(Diagnostic):
             return None
         backbone = self.context.backbone
         return patches_in_boxes(boxes, backbone.grid, backbone.patch_size, self.options.hit).any(0)
+
+    @property
+    def score_maps(self) -> dict[tuple[int, int], np.ndarray]:
+        """(layer, index of a sample picture) -> scores [h,w]."""
+        return self.kept
 
     @property
     def dropped_pictures(self) -> dict[str, int]:

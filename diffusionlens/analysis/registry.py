@@ -8,6 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options
+from diffusionlens.analysis.diffusion.diagnostic import Diffusion
 from diffusionlens.analysis.norms import Norms
 from diffusionlens.analysis.pca import Pca
 from diffusionlens.analysis.pib import Pib
@@ -15,11 +16,17 @@ from diffusionlens.analysis.similarity import Similarity
 from diffusionlens.analysis.sparsity import Sparsity
 from diffusionlens.errors import InputError
 
-DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in (Pib, Norms, Sparsity, Similarity, Pca)}
+_KINDS: tuple[type[Diagnostic], ...] = (Pib, Norms, Sparsity, Similarity, Pca, Diffusion)
+
+STANDARD = tuple(kind.name for kind in _KINDS[:5])
+"""What is measured when nothing is named: the analyses that share the one forward pass. The others send changed pictures
+through the model too, and cost a multiple."""
+
+DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in _KINDS}
 
 
 def parse_analyses(text: str) -> list[str]:
-    """`all` or names separated by commas, in the order of `DIAGNOSTICS`.
+    """`standard`, `all`, or names separated by commas (`standard` among them, if wished), in the order of `DIAGNOSTICS`.
 
     Raises:
         InputError: an unknown name.
@@ -27,10 +34,13 @@ def parse_analyses(text: str) -> list[str]:
     if text.strip() == "all":
         return list(DIAGNOSTICS)
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if "standard" in names:
+        names += STANDARD
+        names = [name for name in names if name != "standard"]
     for name in names:
         _known(name, DIAGNOSTICS, "analysis")
     if not names:
-        raise InputError(f"no analysis was named; wanted all, or some of {', '.join(DIAGNOSTICS)}")
+        raise InputError(f"no analysis was named; wanted standard, all, or some of {', '.join(DIAGNOSTICS)}")
     return [name for name in DIAGNOSTICS if name in names]
 
 

@@ -15,7 +15,7 @@ import torch
 from diffusionlens.analysis.diagnostic import Context, Diagnostic
 from diffusionlens.analysis.measure import feed, needed_layers
 from diffusionlens.analysis.outcome import rows_of
-from diffusionlens.analysis.registry import DIAGNOSTICS, make, parse_options
+from diffusionlens.analysis.registry import STANDARD, make, parse_options
 from diffusionlens.bench.machine import machine
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.open_data import open_data
@@ -76,7 +76,7 @@ def bench_measure(
     backbone = load_model(model)
     backbone.set_size(backbone.default_size())
     batches = _decoded(backbone, data, images, batch_size)
-    names = list(DIAGNOSTICS)
+    names = list(STANDARD)
     runs: dict[str, Callable[[], None]] = {"bare": lambda: _bare(backbone, batches)}
     for name in names if parts else []:
         runs[name] = partial(_measured, backbone, batches, data, [name])

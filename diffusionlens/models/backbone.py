@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diffusionlens.errors import InputError
@@ -21,6 +23,12 @@ class Preprocessing:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     interpolation: str = "bicubic"
+
+    def visible(self, image: Tensor) -> NDArray[np.uint8]:
+        """A normalised picture [3,H,W] as people see it: the normalisation taken back, [H,W,3]."""
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        plain = ((image.cpu() * std + mean).clamp(0, 1) * 255).round().byte()
+        return plain.permute(1, 2, 0).numpy()
 
 
 @dataclass(frozen=True)

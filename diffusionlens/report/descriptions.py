@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, Panel
+from diffusionlens.figures.layer_curves import DIFFUSION_PANELS, SIMILARITY_PANELS, SPARSITY_PANELS, Panel
 from diffusionlens.figures.picture_maps import overlay_places, shown_layers
 from diffusionlens.material import ModelMaterial
 from diffusionlens.report.numbers import short
@@ -14,6 +14,8 @@ _CURVES: dict[str, Sequence[Panel]] = {
     "pib_by_layer": _PIB,
     "similarity_by_layer": SIMILARITY_PANELS,
     "sparsity_by_layer": SPARSITY_PANELS,
+    "diffusion_by_layer": DIFFUSION_PANELS,
+    "spread_by_ring": (Panel("Spread", "", "diffusion", "spread", "all"),),
     "sparsity_by_head": (Panel("Effective support", "", "sparsity", "effective_support", "patch>all"),),
 }
 
@@ -24,6 +26,12 @@ def basis_of(stem: str, results: pd.DataFrame, material: Sequence[ModelMaterial]
     if stem in _CURVES:
         rows = pd.concat([panel.rows(results) for panel in _CURVES[stem]])
         return f"{count_of(rows)} of {data}."
+    if stem == "interventions":
+        shown = next(entry.interventions for entry in material if entry.interventions)
+        return f"{_pictures(min(len(shown), 5))} of {data}, as the first model saw them."
+    if stem == "provenance":
+        shown_maps = next(entry.provenance_maps for entry in material if entry.provenance_maps)
+        return f"{len(shown_maps)} patches of {_pictures(len({one.name for one in shown_maps}))} of {data}."
     pictures = material[0].pictures
     if stem == "pib_overlay":
         return f"{_pictures(len(overlay_places(pictures)))} of {data}, as the first model saw them."
@@ -53,6 +61,14 @@ def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: S
         return ". ".join(parts) + "."
     if stem == "norms":
         return "; ".join(filter(None, map(_peaks, material))) + "."
+    if stem == "interventions":
+        return "Pictures, with the object erased, with it exchanged, and the background patches that are probed."
+    if stem == "provenance":
+        rows = results[
+            results["metric"].isin(["provenance_self", "provenance_object"]) & (results["token"] == "background")
+        ]
+        parts = [f"{row.model}, {str(row.metric)[11:]}: {short(float(str(row.value)))}" for row in rows.itertuples()]
+        return f"Shares of the attribution of background patches: {'; '.join(parts)}."
     layers = [
         (entry.model, entry.score_maps if stem == "pib_overlay" else entry.pca_maps)
         for entry in material

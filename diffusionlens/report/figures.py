@@ -10,10 +10,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image, features
 
-from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, pib_by_layer, small_multiples
+from diffusionlens.figures.intervention_maps import interventions, provenance
+from diffusionlens.figures.layer_curves import (
+    DIFFUSION_PANELS,
+    SIMILARITY_PANELS,
+    SPARSITY_PANELS,
+    pib_by_layer,
+    small_multiples,
+)
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
 from diffusionlens.figures.sparsity_heatmap import support_by_head
+from diffusionlens.figures.spread_heatmap import spread_by_ring
 from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
 from diffusionlens.report.descriptions import basis_of, gist_of
@@ -92,6 +100,36 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "Effective support, exp(entropy), of patch queries for every layer and head, on one colour scale.",
         lambda results, models, _: support_by_head(results, models),
     ),
+    (
+        "diffusion_by_layer",
+        "Does the object's meaning leave its place?",
+        "Leakage: how much better a linear probe reads the picture's label from background patches when the object is there "
+        "than when it is erased. Spread: how much background patches change when the object is exchanged for another "
+        "picture's, as a share of what exchanging the whole picture does. Bands are 95 % intervals over pictures. No pixel of "
+        "a background patch is changed by either; the box's place and form stay visible, so that leakage is conservative.",
+        lambda results, models, _: small_multiples(results, models, DIFFUSION_PANELS),
+    ),
+    (
+        "spread_by_ring",
+        "How far an exchanged object is felt",
+        "Spread by layer and by distance in patches from those that the object's box touches, on one colour scale. In layer 0 "
+        "nothing can have spread.",
+        lambda results, models, _: spread_by_ring(results, models),
+    ),
+    (
+        "interventions",
+        "What was done to the pictures",
+        "Sample pictures; the same with every box filled; with the main object exchanged for another picture's; and the "
+        "background patches that are probed (shaded): those more than a patch away from every box.",
+        lambda _, __, material: interventions(material),
+    ),
+    (
+        "provenance",
+        "From where a patch has its likeness to CLS",
+        "Size of the attribution of cos(patch, CLS) to the pixels, for one patch (cyan) of the background and one of the object; "
+        "each map has its own scale, up to its 99th percentile.",
+        lambda _, __, material: provenance(material),
+    ),
 )
 
 
@@ -147,7 +185,7 @@ def draw_figure(
     return PageFigure(stem, title, caption, basis, gist, day, night_time, width, height)
 
 
-_PHOTOGRAPHIC = ("pib_overlay", "pca_maps")
+_PHOTOGRAPHIC = ("pib_overlay", "pca_maps", "interventions", "provenance")
 
 
 def _uri(png: bytes, *, small: bool) -> str:

@@ -45,6 +45,16 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("explained_variance", "component 2", "component 2"),
         ("explained_variance", "component 3", "component 3"),
     ],
+    "diffusion": [
+        ("leakage", None, "leakage (points)"),
+        ("leakage_full", None, "label read (%)"),
+        ("leakage_erased", None, "object erased (%)"),
+        ("leakage_chance", None, "chance (%)"),
+        ("spread", "all", "spread"),
+        ("spread", "ring 5+", "spread, ring 5+"),
+        ("provenance_object", "background", "from the object"),
+        ("provenance_self", "background", "from its own place"),
+    ],
 }
 
 
