@@ -12,7 +12,7 @@ from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport, complain
 
 Analyses = Annotated[
-    str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these and diffusion")
+    str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these, diffusion, discovery")
 ]
 Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")]
 Fitting = Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")]
