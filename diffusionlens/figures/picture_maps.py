@@ -38,7 +38,7 @@ def pib_overlay(material: Sequence[ModelMaterial]) -> Figure | None:
     places = overlay_places(present[0].pictures)
     if not places:
         return None
-    figure, grid = _picture_grid(len(places), len(columns) + 1)
+    figure, grid = picture_grid(len(places), len(columns) + 1)
     for row, place in enumerate(places):
         _show_picture(grid[row][0], present[0].pictures[place])
         for axes, (entry, layer) in zip(grid[row][1:], columns, strict=True):
@@ -54,7 +54,7 @@ def pca_pictures(material: Sequence[ModelMaterial]) -> Figure | None:
         return None
     columns = [(entry, layer) for entry in present for layer in shown_layers(list(entry.pca_maps), len(present))]
     pictures = min(len(present[0].pictures), _SHOWN)
-    figure, grid = _picture_grid(pictures, len(columns) + 1)
+    figure, grid = picture_grid(pictures, len(columns) + 1)
     for place in range(pictures):
         _show_picture(grid[place][0], present[0].pictures[place], boxes=False)
         for axes, (entry, layer) in zip(grid[place][1:], columns, strict=True):
@@ -63,7 +63,8 @@ def pca_pictures(material: Sequence[ModelMaterial]) -> Figure | None:
     return figure
 
 
-def _picture_grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
+def picture_grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of cells of one size without axes, with a line of titles above."""
     figure = new_figure(_CELL * columns, _CELL * rows + _HEAD)
     figure.set_layout_engine("none")  # cells of one size need no solver
     top = 1 - _HEAD / (_CELL * rows + _HEAD)
@@ -77,14 +78,15 @@ def _picture_grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
 def _show_picture(axes: Axes, picture: SamplePicture, *, boxes: bool = True) -> None:
     axes.imshow(picture.image)
     if boxes:
-        _outline(axes, picture)
+        outline(axes, picture.boxes)
 
 
-def _outline(axes: Axes, picture: SamplePicture) -> None:
-    for x0, y0, x1, y1 in picture.boxes:
-        for color, width in (("#000000", 2.4), (_BOX, 1.2)):  # white on black can be seen on any picture
+def outline(axes: Axes, boxes: np.ndarray, color: str = _BOX) -> None:
+    """Frames around boxes [K,4] (XYXY pixels) of a picture that is shown pixel by pixel."""
+    for x0, y0, x1, y1 in boxes:
+        for tone, width in (("#000000", 2.4), (color, 1.2)):  # white on black can be seen on any picture
             axes.add_patch(
-                Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, fill=False, edgecolor=color, linewidth=width)
+                Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, fill=False, edgecolor=tone, linewidth=width)
             )
 
 
@@ -94,7 +96,7 @@ def _show_scores(axes: Axes, picture: SamplePicture, scores: np.ndarray) -> None
     grey = picture.image.mean(-1)
     axes.imshow(grey, cmap="gray", extent=extent, vmin=0, vmax=255)
     axes.imshow(scores, cmap="inferno", extent=extent, alpha=0.72)
-    _outline(axes, picture)
+    outline(axes, picture.boxes)
     row, column = divmod(int(np.argmax(scores)), scores.shape[1])
     across, down = width / scores.shape[1], height / scores.shape[0]
     place = ((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5)

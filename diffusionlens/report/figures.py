@@ -10,6 +10,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image, features
 
+from diffusionlens.figures.diffusion_maps import (
+    LEAKAGE_PANELS,
+    discovered,
+    interventions,
+    provenance_maps,
+    spread_by_distance,
+)
 from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, pib_by_layer, small_multiples
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
@@ -55,6 +62,42 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "one map, not maps. White frames are the annotated boxes, the ring is the best patch. Pictures with several frames are "
         "shown, but count in PiB only where it was asked for.",
         lambda _, __, material: pib_overlay(material),
+    ),
+    (
+        "leakage_by_layer",
+        "What the background knows of the object",
+        "A linear probe reads the picture's label from its mean background patch, cross-validated, with the object in place and "
+        "with its box filled from around it. The difference, leakage, is what the background tells only because the object is "
+        "there. Spread is the response of background patches to another object in the box, over their response to another "
+        "picture. Untrained networks leak too: compare models, and layers. Bands are 95 % intervals over pictures.",
+        lambda results, models, _: small_multiples(results, models, LEAKAGE_PANELS, columns=2),
+    ),
+    (
+        "spread_by_distance",
+        "How far the object is felt",
+        "Spread by layer and by distance to the exchanged object: 1 is the ring of patches next to those that the box touches. "
+        "0: nothing is felt; 1: as much as if the whole picture had been exchanged.",
+        lambda results, models, _: spread_by_distance(results, models),
+    ),
+    (
+        "interventions",
+        "What was done to the pictures",
+        "From left: the picture with its boxes; the background patches that are probed (the rest darkened); all boxes filled; "
+        "the largest object exchanged for another picture's, in its box, over the filled box and with a soft edge.",
+        lambda _, __, material: interventions(material),
+    ),
+    (
+        "provenance_maps",
+        "Where a patch has its likeness to the image from",
+        "|Attribution| of cos(patch, CLS) to the pixels, summed over each patch's area and drawn as its square root; every "
+        "map has its own scale. Blue frame: the patch; white frames: boxes. A background and an object patch of each picture.",
+        lambda _, __, material: provenance_maps(material),
+    ),
+    (
+        "discovered",
+        "Objects found without labels",
+        "Annotated boxes in white, LOST's box in orange, TokenCut's in blue, both from the last layer.",
+        lambda _, __, material: discovered(material),
     ),
     (
         "pca_maps",
@@ -147,7 +190,7 @@ def draw_figure(
     return PageFigure(stem, title, caption, basis, gist, day, night_time, width, height)
 
 
-_PHOTOGRAPHIC = ("pib_overlay", "pca_maps")
+_PHOTOGRAPHIC = ("pib_overlay", "pca_maps", "interventions", "provenance_maps", "discovered")
 
 
 def _uri(png: bytes, *, small: bool) -> str:

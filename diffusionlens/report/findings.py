@@ -7,6 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from diffusionlens.report.diffusion_findings import (
+    discovery_sentence,
+    leakage_sentence,
+    provenance_sentence,
+    spread_sentence,
+)
 from diffusionlens.report.numbers import percent_with_interval, short, with_interval
 
 
@@ -60,7 +66,7 @@ def _few(results: pd.DataFrame) -> list[Finding]:
     ]
 
 
-_NAMES = {"pib": "PiB", "norms": "norms", "sparsity": "attention", "similarity": "similarity"}
+_NAMES = {"pib": "PiB", "norms": "norms", "sparsity": "attention", "similarity": "similarity", "diffusion": "diffusion"}
 
 
 class _Numbers:
@@ -207,6 +213,10 @@ def _sparsity(own: _Numbers) -> str | None:
 
 _SENTENCES: tuple[tuple[Callable[[_Numbers], str | None], str], ...] = (
     (_pib, "pib_by_layer"),
+    (leakage_sentence, "leakage_by_layer"),
+    (spread_sentence, "spread_by_distance"),
+    (provenance_sentence, "provenance_maps"),
+    (discovery_sentence, "discovered"),
     (_similarity, "similarity_by_layer"),
     (_rank, "similarity_by_layer"),
     (_norms, "norms"),
@@ -215,6 +225,8 @@ _SENTENCES: tuple[tuple[Callable[[_Numbers], str | None], str], ...] = (
 
 _COMPARED = (
     ("pib", "pib", None, "PiB"),
+    ("diffusion", "leakage", None, "leakage"),
+    ("diffusion", "spread", "all", "spread"),
     ("similarity", "cls_patch_cos", None, "the cosine of CLS with patches"),
     ("similarity", "lds", None, "locality (LDS)"),
     ("sparsity", "effective_support", "patch>all", "the effective support of attention"),

@@ -17,6 +17,8 @@ _ANALYSES = {
     "sparsity": "Attention sparsity",
     "similarity": "Similarity of tokens",
     "pca": "Principal components",
+    "diffusion": "Semantic diffusion",
+    "discovery": "Objects without labels",
 }
 
 
@@ -98,6 +100,8 @@ def _unmeasured(manifest: dict[str, Any]) -> list[str]:
     for model in manifest["models"]:
         for reason, count in model.get("pib_not_measured", {}).items():
             lines.append(f"{model['label']}: {count} with {reason}")
+        for analysis, dropped in model.get("not_measured", {}).items():
+            lines += [f"{model['label']}, {analysis}: {count} ({reason})" for reason, count in dropped.items()]
     return lines
 
 
@@ -114,6 +118,7 @@ def _made(manifest: dict[str, Any]) -> list[Facts]:
             ("tokens", tokens),
             ("positions", f"resized by the rule '{model['positions']}'"),
             ("SHA-256", model["sha256"] or "not from a file"),
+            *((f"extra forward passes, {name}", str(n)) for name, n in model.get("extra_forwards", {}).items()),
         ]
         if model["epoch"] is not None:
             items.append(("epoch", str(model["epoch"])))
