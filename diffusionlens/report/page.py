@@ -18,6 +18,10 @@ _ANALYSES = {
     "similarity": "Similarity of tokens",
     "pca": "Principal components",
     "diffusion": "Semantic diffusion",
+    "segmentation": "Segmentation probe",
+    "depth": "Depth probe",
+    "classification": "Classification probe",
+    "complementarity": "What CLS adds",
 }
 
 
