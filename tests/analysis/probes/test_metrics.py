@@ -124,7 +124,9 @@ def test_crops() -> None:
 
 def test_depth_of_planted_bins() -> None:
     logits = torch.zeros(2, 11)
-    assert expected_depth(logits, 0.0, 10.0).tolist() == pytest.approx([5, 5])  # no positive logit: the mean of the bins
+    assert expected_depth(logits, 0.0, 10.0).tolist() == pytest.approx(
+        [5, 5]
+    )  # no positive logit: the mean of the bins
     logits[0, 3] = 1e6
     assert float(expected_depth(logits, 0.0, 10.0)[0]) == pytest.approx(3, abs=1e-3)
 
