@@ -301,7 +301,9 @@ def _gain(own: _Numbers) -> str | None:
     if any(overlap(gain, row) for row in known):
         return f"{text}; controls: {shown}, which can't all be told from it."
     more = all(row.value < gain.value for row in known)
-    return f"{text}; controls: {shown}" + ("." if more else ": not what CLS knows, but what stands there at all, makes the score.")
+    return f"{text}; controls: {shown}" + (
+        "." if more else ": not what CLS knows, but what stands there at all, makes the score."
+    )
 
 
 _SENTENCES: tuple[tuple[Callable[[_Numbers], str | None], str], ...] = (
