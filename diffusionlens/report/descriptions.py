@@ -7,6 +7,7 @@ import pandas as pd
 from diffusionlens.figures.diffusion_maps import LEAKAGE_PANELS
 from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, Panel
 from diffusionlens.figures.picture_maps import overlay_places, shown_layers
+from diffusionlens.figures.probe_curves import SCORES, score_rows
 from diffusionlens.material import ModelMaterial
 from diffusionlens.report.numbers import short
 
@@ -34,6 +35,8 @@ def basis_of(stem: str, results: pd.DataFrame, material: Sequence[ModelMaterial]
     if stem in _CURVES:
         rows = pd.concat([panel.rows(results) for panel in _CURVES[stem]])
         return f"{count_of(rows)} of {data}."
+    if stem in ("probe_by_layer", "gain_bars"):
+        return f"{count_of(results[results['analysis'] != 'complementarity'])} of {data}."
     if stem in _SHOWN:
         name, what = _SHOWN[stem]
         most = max(len(getattr(entry, name)) for entry in material)
@@ -56,6 +59,10 @@ def count_of(rows: pd.DataFrame) -> str:
 
 def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial]) -> str:
     """The figure in words: where every curve starts and ends, and its extremes."""
+    if stem == "probe_by_layer":
+        return _probed(results, models)
+    if stem == "gain_bars":
+        return _gains(results, models)
     if stem == "sparsity_by_head":
         rows = results[(results["metric"] == "effective_support") & (results["token"] == "patch>all")]
         rows = rows[~rows["head"].isin(["", "mean"])]
@@ -82,6 +89,26 @@ def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: S
         if maps
     ]
     return f"Maps of {'; '.join(shown)}, beside the pictures."
+
+
+def _probed(results: pd.DataFrame, models: Sequence[str]) -> str:
+    parts = []
+    for scores in SCORES.values():
+        for metric, label, suffix in scores:
+            rows = score_rows(results, metric, suffix).sort_values("layer", kind="stable")
+            for token in dict.fromkeys(rows["token"]):
+                parts.append(f"{label}, {token}: {_courses(rows[rows['token'] == token], models)}")
+    return ". ".join(parts) + "."
+
+
+def _gains(results: pd.DataFrame, models: Sequence[str]) -> str:
+    rows = results[results["metric"] == "gain"]
+    parts = []
+    for model in models:
+        own = rows[rows["model"] == model]
+        last = own[own["layer"] == own["layer"].max()]
+        parts += [f"{model}, {row.token}: {short(float(str(row.value)))}" for row in last.itertuples()]
+    return "; ".join(parts) + "."
 
 
 def _courses(rows: pd.DataFrame, models: Sequence[str]) -> str:

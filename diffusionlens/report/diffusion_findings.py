@@ -1,17 +1,11 @@
 """What leakage, spread, provenance and discovery let one say, no stronger than their intervals."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
 from diffusionlens.report.numbers import percent_with_interval, short, with_interval
-
-
-class Numbers(Protocol):
-    """The rows of one model, looked up by metric (see `findings`)."""
-
-    def series(self, analysis: str, metric: str, token: str | None = None) -> list[Any]: ...
-    def last(self, analysis: str, metric: str, token: str | None = None) -> Any | None: ...
+from diffusionlens.report.sentences import Numbers
 
 
 def leakage_sentence(own: Numbers) -> str | None:

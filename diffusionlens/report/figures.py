@@ -20,6 +20,7 @@ from diffusionlens.figures.diffusion_maps import (
 from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, pib_by_layer, small_multiples
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
+from diffusionlens.figures.probe_curves import gain_bars, probe_by_layer
 from diffusionlens.figures.sparsity_heatmap import support_by_head
 from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
@@ -47,6 +48,21 @@ class PageFigure:
 
 
 _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
+    (
+        "probe_by_layer",
+        "What linear heads read from frozen tokens",
+        "Score on the test pictures of heads trained on the tokens of each layer; bands are 95 % bootstrap intervals over test "
+        "pictures. The last two kinds are controls: another picture's CLS, and the picture's own mean patch, beside the patches.",
+        lambda results, models, _: probe_by_layer(results, models),
+    ),
+    (
+        "gain_bars",
+        "Does CLS add what patches lack?",
+        "Score with a vector beside the patches minus score of the patches alone (for errors the other way round), in the last "
+        "layer: positive is better. Bars are 95 % intervals over trainings with other seeds, not over pictures. A gain of CLS "
+        "means something only where the controls show none.",
+        lambda results, models, _: gain_bars(results, models),
+    ),
     (
         "pib_by_layer",
         "Do patches still know where the object is?",

@@ -14,6 +14,8 @@ from diffusionlens.report.diffusion_findings import (
     spread_sentence,
 )
 from diffusionlens.report.numbers import percent_with_interval, short, with_interval
+from diffusionlens.report.probe_findings import gain_sentence, probe_sentence
+from diffusionlens.report.sentences import overlap
 
 
 @dataclass(frozen=True)
@@ -89,14 +91,6 @@ class _Numbers:
         series = self.series(analysis, metric, token)
         self.used[before:] = series[-1:]
         return series[-1] if series else None
-
-
-def overlap(first: Any, second: Any) -> bool:
-    """Whether two rows' intervals meet; rows without an interval count as not told apart."""
-    bounds = (first.low, first.high, second.low, second.high)
-    if any(pd.isna(bound) for bound in bounds):
-        return True
-    return bool(first.low <= second.high and second.low <= first.high)
 
 
 def _pib(own: _Numbers) -> str | None:
@@ -212,6 +206,8 @@ def _sparsity(own: _Numbers) -> str | None:
 
 
 _SENTENCES: tuple[tuple[Callable[[_Numbers], str | None], str], ...] = (
+    (probe_sentence, "probe_by_layer"),
+    (gain_sentence, "gain_bars"),
     (_pib, "pib_by_layer"),
     (leakage_sentence, "leakage_by_layer"),
     (spread_sentence, "spread_by_distance"),

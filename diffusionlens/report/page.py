@@ -19,6 +19,10 @@ _ANALYSES = {
     "pca": "Principal components",
     "diffusion": "Semantic diffusion",
     "discovery": "Objects without labels",
+    "segmentation": "Segmentation probe",
+    "depth": "Depth probe",
+    "classification": "Classification probe",
+    "complementarity": "What CLS adds",
 }
 
 

@@ -9,6 +9,8 @@ import pandas as pd
 
 from diffusionlens.report.numbers import with_interval
 
+_TOKENS = ("patch", "cls", "cls+patch", "shuffled_cls+patch", "mean+patch")
+
 # (metric, token, heading) of each analysis; token None takes the only one there is.
 KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
     "pib": [
@@ -61,6 +63,18 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("explained_variance", "component 2", "component 2"),
         ("explained_variance", "component 3", "component 3"),
     ],
+}
+
+
+KEY_METRICS |= {
+    "segmentation": [("miou", token, f"mIoU (%), {token}") for token in _TOKENS],
+    "depth": [("rmse", token, f"RMSE (m), {token}") for token in _TOKENS],
+    "classification": [
+        *(("linear_top1", token, f"linear (%), {token}") for token in _TOKENS),
+        ("logreg_top1", "cls", "logistic (%), cls"),
+        *(("knn_top1", f"{token} k=20", f"k-NN 20 (%), {token}") for token in ("patch", "cls")),
+    ],
+    "complementarity": [("gain", token, f"gain of {token}") for token in _TOKENS if "+" in token],
 }
 
 
