@@ -12,6 +12,7 @@ from diffusionlens.data import open_data
 from diffusionlens.demonstration import demo
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
+from diffusionlens.probing import probe
 
 try:
     __version__ = version("diffusionlens")
@@ -27,6 +28,7 @@ __all__ = [
     "load_model",
     "measure",
     "open_data",
+    "probe",
     "track",
     "train",
 ]

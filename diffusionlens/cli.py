@@ -32,6 +32,7 @@ from diffusionlens.cli_parts import (
     at_work,
     say,
 )
+from diffusionlens.cli_probe import probe
 from diffusionlens.cli_track import track
 from diffusionlens.cli_train import train
 from diffusionlens.demonstration import demo as run_demo
@@ -54,6 +55,7 @@ app.command()(check)
 app.command()(train)
 app.command()(track)
 app.command()(compare)
+app.command()(probe)
 
 
 @app.command()
