@@ -65,7 +65,7 @@ def comparison_findings(comparison: Comparison) -> list[Finding]:
 
 def _sentence(shown: Shown, baseline: str) -> str:
     row = shown.row
-    name = shown.heading[0].upper() + shown.heading[1:]
+    name = shown.heading if shown.heading.startswith("mIoU") else shown.heading[0].upper() + shown.heading[1:]
     where = f"{name}, layer {int(row.layer)}: " if pd.notna(row.layer) else f"{name}: "
     size = short(abs(row.difference))
     if pd.isna(row.n):
