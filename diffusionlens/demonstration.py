@@ -55,7 +55,15 @@ def demo(
     _train_together(runs, settings)
     first = list_weights(runs["softmax"])[0].path
     models = [f"untrained={first}", *(f"{name}={run / 'teacher' / 'last.safetensors'}" for name, run in runs.items())]
-    measured = api.measure(models, HELD_OUT_DATA, place / "measure", images=images, size=_SIZE, progress=progress)
+    measured = api.measure(
+        models,
+        HELD_OUT_DATA,
+        place / "measure",
+        analyses="standard,diffusion",
+        images=images,
+        size=_SIZE,
+        progress=progress,
+    )
     named = [f"{name}={run}" for name, run in runs.items()]
     tracked = api.track(named, HELD_OUT_DATA, place / "track", images=images, size=_SIZE, progress=progress)
     assert measured is not None

@@ -53,6 +53,17 @@ class ProvenanceMap:
 
 
 @dataclass(frozen=True)
+class DiscoveredPicture:
+    """A picture with its annotated `boxes` [K,4] and the one box each of `lost` and `tokencut` [4], XYXY pixels."""
+
+    name: str
+    image: NDArray[np.uint8]
+    boxes: NDArray[np.float32]
+    lost: NDArray[np.float32]
+    tokencut: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class ModelMaterial:
     """One model's maps on `pictures`: layer -> score_maps [P,h,w] (cosine with the query, absent without PiB) and
     pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures and attribution maps."""
@@ -64,3 +75,4 @@ class ModelMaterial:
     norm_histograms: dict[int, NormHistogram] = field(default_factory=dict)
     interventions: list[InterventionPicture] = field(default_factory=list)
     provenance_maps: list[ProvenanceMap] = field(default_factory=list)
+    discovered: list[DiscoveredPicture] = field(default_factory=list)

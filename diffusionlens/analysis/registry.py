@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options
 from diffusionlens.analysis.diffusion.diagnostic import Diffusion
+from diffusionlens.analysis.discovery.diagnostic import Discovery
 from diffusionlens.analysis.norms import Norms
 from diffusionlens.analysis.pca import Pca
 from diffusionlens.analysis.pib import Pib
@@ -16,7 +17,7 @@ from diffusionlens.analysis.similarity import Similarity
 from diffusionlens.analysis.sparsity import Sparsity
 from diffusionlens.errors import InputError
 
-_KINDS: tuple[type[Diagnostic], ...] = (Pib, Norms, Sparsity, Similarity, Pca, Diffusion)
+_KINDS: tuple[type[Diagnostic], ...] = (Pib, Norms, Sparsity, Similarity, Pca, Diffusion, Discovery)
 
 STANDARD = tuple(kind.name for kind in _KINDS[:5])
 """What is measured when nothing is named: the analyses that share the one forward pass. The others send changed pictures

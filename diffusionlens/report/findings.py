@@ -7,6 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from diffusionlens.report.diffusion_findings import (
+    discovery_sentence,
+    leakage_sentence,
+    provenance_sentence,
+    spread_sentence,
+)
 from diffusionlens.report.numbers import percent_with_interval, short, with_interval
 
 
@@ -205,6 +211,7 @@ def _sparsity(own: _Numbers) -> str | None:
     return text + "."
 
 
+<<<<<<< HEAD
 def _leakage(own: _Numbers) -> str | None:
     series = own.series("diffusion", "leakage")
     full, erased = own.last("diffusion", "leakage_full"), own.last("diffusion", "leakage_erased")
@@ -306,26 +313,29 @@ def _gain(own: _Numbers) -> str | None:
     )
 
 
+=======
+>>>>>>> 3d1830b1e02e7bb452dbf0b2d94283fa22064c2d
 _SENTENCES: tuple[tuple[Callable[[_Numbers], str | None], str], ...] = (
     (_probe, "probe_by_layer"),
     (_gain, "gain_bars"),
     (_pib, "pib_by_layer"),
+    (leakage_sentence, "leakage_by_layer"),
+    (spread_sentence, "spread_by_distance"),
+    (provenance_sentence, "provenance_maps"),
+    (discovery_sentence, "discovered"),
     (_similarity, "similarity_by_layer"),
     (_rank, "similarity_by_layer"),
     (_norms, "norms"),
     (_sparsity, "sparsity_by_layer"),
-    (_leakage, "diffusion_by_layer"),
-    (_spread, "spread_by_ring"),
-    (_provenance, "provenance"),
 )
 
 _COMPARED = (
     ("pib", "pib", None, "PiB"),
+    ("diffusion", "leakage", None, "leakage"),
+    ("diffusion", "spread", "all", "spread"),
     ("similarity", "cls_patch_cos", None, "the cosine of CLS with patches"),
     ("similarity", "lds", None, "locality (LDS)"),
     ("sparsity", "effective_support", "patch>all", "the effective support of attention"),
-    ("diffusion", "leakage", None, "leakage"),
-    ("diffusion", "spread", "all", "spread"),
 )
 # What stands in where models have grids of different sizes, and the plain number depends on the grid.
 _ON_OTHER_GRIDS = {

@@ -42,20 +42,26 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("effective_rank", None, "effective rank"),
         ("cka_cls_patchmean", None, "CKA CLS-patches"),
     ],
+    "diffusion": [
+        ("leakage_full", None, "label read (%)"),
+        ("leakage_erased", None, "object erased (%)"),
+        ("leakage_chance", None, "chance (%)"),
+        ("leakage", None, "leakage (points)"),
+        ("spread", "all", "spread"),
+        ("spread", "ring 1", "spread, ring 1"),
+        ("spread", "ring 5+", "spread, ring 5+"),
+        ("provenance_self", "background", "own place"),
+        ("provenance_object", "background", "from object"),
+    ],
+    "discovery": [
+        ("corloc_lost", None, "CorLoc LOST (%)"),
+        ("corloc_tokencut", None, "CorLoc TokenCut (%)"),
+        ("jaccard_attention", None, "Jaccard of attention (%)"),
+    ],
     "pca": [
         ("explained_variance", "component 1", "component 1"),
         ("explained_variance", "component 2", "component 2"),
         ("explained_variance", "component 3", "component 3"),
-    ],
-    "diffusion": [
-        ("leakage", None, "leakage (points)"),
-        ("leakage_full", None, "label read (%)"),
-        ("leakage_erased", None, "object erased (%)"),
-        ("leakage_chance", None, "chance (%)"),
-        ("spread", "all", "spread"),
-        ("spread", "ring 5+", "spread, ring 5+"),
-        ("provenance_object", "background", "from the object"),
-        ("provenance_self", "background", "from its own place"),
     ],
 }
 
