@@ -35,21 +35,12 @@ def basis_of(stem: str, results: pd.DataFrame, material: Sequence[ModelMaterial]
     if stem in _CURVES:
         rows = pd.concat([panel.rows(results) for panel in _CURVES[stem]])
         return f"{count_of(rows)} of {data}."
-<<<<<<< HEAD
     if stem in ("probe_by_layer", "gain_bars"):
         return f"{count_of(results[results['analysis'] != 'complementarity'])} of {data}."
-    if stem == "interventions":
-        shown = next(entry.interventions for entry in material if entry.interventions)
-        return f"{_pictures(min(len(shown), 5))} of {data}, as the first model saw them."
-    if stem == "provenance":
-        shown_maps = next(entry.provenance_maps for entry in material if entry.provenance_maps)
-        return f"{len(shown_maps)} patches of {_pictures(len({one.name for one in shown_maps}))} of {data}."
-=======
     if stem in _SHOWN:
         name, what = _SHOWN[stem]
         most = max(len(getattr(entry, name)) for entry in material)
         return f"{most} {what}{'s' * (most != 1)} of {data}."
->>>>>>> 3d1830b1e02e7bb452dbf0b2d94283fa22064c2d
     pictures = material[0].pictures
     if stem == "pib_overlay":
         return f"{_pictures(len(overlay_places(pictures)))} of {data}, as the first model saw them."

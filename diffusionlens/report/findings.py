@@ -13,7 +13,8 @@ from diffusionlens.report.diffusion_findings import (
     provenance_sentence,
     spread_sentence,
 )
-from diffusionlens.report.numbers import percent_with_interval, short, with_interval
+from diffusionlens.report.numbers import overlap, percent_with_interval, short, with_interval
+from diffusionlens.report.probe_findings import gain_sentence, probe_sentence
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,6 @@ class _Numbers:
         series = self.series(analysis, metric, token)
         self.used[before:] = series[-1:]
         return series[-1] if series else None
-
-
-def overlap(first: Any, second: Any) -> bool:
-    """Whether two rows' intervals meet; rows without an interval count as not told apart."""
-    bounds = (first.low, first.high, second.low, second.high)
-    if any(pd.isna(bound) for bound in bounds):
-        return True
-    return bool(first.low <= second.high and second.low <= first.high)
 
 
 def _pib(own: _Numbers) -> str | None:
@@ -211,113 +204,9 @@ def _sparsity(own: _Numbers) -> str | None:
     return text + "."
 
 
-<<<<<<< HEAD
-def _leakage(own: _Numbers) -> str | None:
-    series = own.series("diffusion", "leakage")
-    full, erased = own.last("diffusion", "leakage_full"), own.last("diffusion", "leakage_erased")
-    chance = own.last("diffusion", "leakage_chance")
-    if not series or full is None or erased is None or chance is None:
-        return None
-    last = series[-1]
-    text = (
-        f"In layer {last.layer} a linear probe reads the label from background patches in {with_interval(full)} % of {last.n} "
-        f"pictures, and in {with_interval(erased)} % with the object erased (chance {short(chance.value)} %): leakage "
-        f"{with_interval(last)} points"
-    )
-    if pd.isna(last.low) or last.low <= 0 <= last.high:
-        return text + ", which can't be told apart from none."
-    if last.value < 0:
-        return (
-            text
-            + ": the erased picture says more, so that the filling itself carries information; nothing of diffusion."
-        )
-    depth = own.series("diffusion", "leakage_depth")
-    risen = [row.layer for row in depth if row.low > 0]
-    steady = next((layer for layer in risen if all(row.low > 0 for row in depth if row.layer >= layer)), None)
-    return f"{text}, above that of layer 0 from layer {steady} on." if steady is not None else text + "."
-
-
-def _spread(own: _Numbers) -> str | None:
-    series = own.series("diffusion", "spread", "all")
-    if not series:
-        return None
-    last = series[-1]
-    text = (
-        f"In layer {last.layer}, exchanging the object changes background patches by {with_interval(last)} of what exchanging "
-        f"the whole picture does"
-    )
-    near, far = own.last("diffusion", "spread", "ring 1"), own.last("diffusion", "spread", "ring 5+")
-    if near is not None and far is not None:
-        text += f": {with_interval(near)} next to the object and {with_interval(far)} five and more patches away"
-        if overlap(near, far):
-            text += ", which can't be told apart"
-    return text + "."
-
-
-def _provenance(own: _Numbers) -> str | None:
-    names = ("self", "object", "object_area")
-    shares = {name: own.last("diffusion", f"provenance_{name}", "background") for name in names}
-    here, there, area = shares.values()
-    if here is None or there is None or area is None:
-        return None
-    return (
-        f"Of the attribution of a background patch's likeness to CLS in layer {here.layer}, {percent_with_interval(here)} lies "
-        f"within one patch of its place and {percent_with_interval(there)} in the boxes, which cover "
-        f"{short(100 * area.value)} % of the picture."
-    )
-
-
-_SCORES = {
-    "segmentation": ("miou", "mIoU", " %"),
-    "depth": ("rmse", "an RMSE of", " m"),
-    "classification": ("linear_top1", "a linear accuracy of", " %"),
-}
-
-
-def _probe(own: _Numbers) -> str | None:
-    for task, (metric, name, unit) in _SCORES.items():
-        last = own.last(task, metric, "patch")
-        if last is None:
-            continue
-        text = f"Heads on the patches of layer {last.layer} reach {name} {with_interval(last)}{unit}"
-        both = own.last(task, metric, "cls+patch")
-        if both is not None:
-            text += f", with CLS beside them {with_interval(both)}{unit}"
-        blocks = own.series(task, metric, "patch")
-        best = (min if task == "depth" else max)(blocks, key=lambda row: row.value)
-        if best.layer == last.layer:
-            return text + ". No layer's patches do better."
-        told = "" if overlap(best, last) else ", and the intervals don't meet"
-        return f"{text}. The best patches are those of layer {best.layer}: {with_interval(best)}{unit}{told}."
-    return None
-
-
-def _gain(own: _Numbers) -> str | None:
-    gain, pictures = (own.last("complementarity", metric, "cls+patch") for metric in ("gain", "gain_pictures"))
-    if gain is None or pictures is None:
-        return None
-    text = f"In layer {gain.layer}, CLS adds {with_interval(gain)} to the patches (interval over {gain.n} trainings)"
-    sure = all(not pd.isna(row.low) and (row.low > 0 or row.high < 0) for row in (gain, pictures))
-    if not sure:
-        return f"{text}; over trainings and over pictures together, that can't be told from nothing."
-    controls = [own.last("complementarity", "gain", token) for token in ("shuffled_cls+patch", "mean+patch")]
-    known = [row for row in controls if row is not None]
-    if not known:
-        return f"{text}; no control was asked for."
-    shown = ", ".join(f"{short(row.value)} for {row.token}" for row in known)
-    if any(overlap(gain, row) for row in known):
-        return f"{text}; controls: {shown}, which can't all be told from it."
-    more = all(row.value < gain.value for row in known)
-    return f"{text}; controls: {shown}" + (
-        "." if more else ": not what CLS knows, but what stands there at all, makes the score."
-    )
-
-
-=======
->>>>>>> 3d1830b1e02e7bb452dbf0b2d94283fa22064c2d
 _SENTENCES: tuple[tuple[Callable[[_Numbers], str | None], str], ...] = (
-    (_probe, "probe_by_layer"),
-    (_gain, "gain_bars"),
+    (probe_sentence, "probe_by_layer"),
+    (gain_sentence, "gain_bars"),
     (_pib, "pib_by_layer"),
     (leakage_sentence, "leakage_by_layer"),
     (spread_sentence, "spread_by_distance"),

@@ -18,14 +18,11 @@ _ANALYSES = {
     "similarity": "Similarity of tokens",
     "pca": "Principal components",
     "diffusion": "Semantic diffusion",
-<<<<<<< HEAD
     "segmentation": "Segmentation probe",
     "depth": "Depth probe",
     "classification": "Classification probe",
     "complementarity": "What CLS adds",
-=======
     "discovery": "Objects without labels",
->>>>>>> 3d1830b1e02e7bb452dbf0b2d94283fa22064c2d
 }
 
 

@@ -285,7 +285,7 @@ def _probe_model(
             "width": example.width,
             "batch_norm": example.batch_norm,
             "classes": list(test.mask_classes),
-            "model": run.backbexample.label,
+            "model": run.backbone.label,
             "digest": digest,
             "trained_on": None if train is None else train.spec,
             "learning_rates": run.facts["learning_rates"],
