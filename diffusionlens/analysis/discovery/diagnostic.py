@@ -13,7 +13,7 @@ from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftO
 from diffusionlens.analysis.discovery.attention_mask import MASS, best_head_jaccard, mass_masks
 from diffusionlens.analysis.discovery.corloc import in_pixels, localised
 from diffusionlens.analysis.discovery.lost import EXPANSION, lost_box
-from diffusionlens.analysis.discovery.tokencut import THRESHOLD, tokencut_box
+from diffusionlens.analysis.discovery.tokencut import THRESHOLD, all_alike, tokencut_box
 from diffusionlens.capture import AttentionBlock, Trace
 from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.material import DiscoveredPicture
@@ -32,6 +32,10 @@ class DiscoveryOptions(Options):
 
 class Discovery(Diagnostic):
     """corloc_lost, corloc_tokencut (percent of pictures) and jaccard_attention (percent) at the last layer.
+
+    corloc_whole: CorLoc of the whole picture taken as the box. uncut: pictures in which every two patches are alike (cosine above
+    the threshold), so that TokenCut has nothing to cut (a miss: its eigenvector is arbitrary) and LOST's box is the whole
+    picture.
 
     Objects are all boxes but crowds; a picture without a box is not measured. Registers and CLS take no part.
     """
@@ -66,7 +70,10 @@ class Discovery(Diagnostic):
         last = self.context.backbone.depth
         columns = []
         if self.localises:
-            columns += [Column(f"corloc_{way}", last, kind="proportion", scale=100.0) for way in ("lost", "tokencut")]
+            columns += [
+                Column(f"corloc_{way}", last, kind="proportion", scale=100.0) for way in ("lost", "tokencut", "whole")
+            ]
+            columns.append(Column("uncut", last, kind="proportion", scale=100.0))
         if self.outlines:
             columns.append(Column("jaccard_attention", last, scale=100.0))
         return columns
@@ -106,7 +113,15 @@ class Discovery(Diagnostic):
                 tokencut_box(array, grid, self.options.threshold),
             )
             boxes = [in_pixels(box, patch) for box in ways]
-            values += [float(localised(box, truth)) if len(truth) else torch.nan for box in boxes]
+            uncut = all_alike(array, self.options.threshold)
+            whole = in_pixels((0, 0, *grid), patch)
+            hits = [
+                localised(boxes[0], truth),
+                localised(boxes[1], truth) and not uncut,
+                localised(whole, truth),
+                uncut,
+            ]
+            values += [float(hit) if len(truth) else torch.nan for hit in hits]
         if attention is not None:
             masks = mass_masks(attention.unflatten(1, grid), self.options.mass)
             ignoring = self.options.void == "ignore"

@@ -30,9 +30,19 @@ def tokencut_box(features: Floats, grid: tuple[int, int], threshold: float = THR
 
 def second_eigenvector(features: Floats, threshold: float) -> Floats:
     """Of (D - A) y = lambda D y, with A 1 where the cosine exceeds the threshold and 1e-5 elsewhere, [h*w]."""
-    norm = np.linalg.norm(features, axis=1, keepdims=True)
-    unit = features / np.where(norm > 0, norm, 1)
-    edges = np.where(unit @ unit.T > threshold, 1.0, _WEAK)
+    edges = np.where(_cosines(features) > threshold, 1.0, _WEAK)
     degree = edges.sum(1)
     _, vectors = eigh(np.diag(degree) - edges, np.diag(degree), subset_by_index=[1, 1])
     return vectors[:, 0]
+
+
+def all_alike(features: Floats, threshold: float) -> bool:
+    """Whether every two patches have an edge. Softmax and entmax ignore a vector that is added to all keys, so that nothing
+    in training keeps keys from being so."""
+    return bool((_cosines(features) > threshold).all())
+
+
+def _cosines(features: Floats) -> Floats:
+    norm = np.linalg.norm(features, axis=1, keepdims=True)
+    unit = features / np.where(norm > 0, norm, 1)
+    return unit @ unit.T

@@ -8,7 +8,7 @@ from diffusionlens import measure
 from diffusionlens.analysis.discovery.attention_mask import best_head_jaccard, mass_masks
 from diffusionlens.analysis.discovery.corloc import in_pixels, localised
 from diffusionlens.analysis.discovery.lost import component_box, lost_box
-from diffusionlens.analysis.discovery.tokencut import second_eigenvector, tokencut_box
+from diffusionlens.analysis.discovery.tokencut import all_alike, second_eigenvector, tokencut_box
 
 GRID = (9, 11)
 OBJECT = (2, 3, 6, 8)
@@ -111,7 +111,13 @@ def test_in_a_measurement_batches_change_nothing() -> None:
         measure(model, data, analyses="discovery", batch_size=size).measurement.results  # type: ignore[union-attr]
         for size in (12, 5)
     ]
-    assert list(tables[0]["metric"]) == ["corloc_lost", "corloc_tokencut", "jaccard_attention"]
+    assert list(tables[0]["metric"]) == [
+        "corloc_lost",
+        "corloc_tokencut",
+        "corloc_whole",
+        "uncut",
+        "jaccard_attention",
+    ]
     assert (tables[0]["n"] == 12).all()
     np.testing.assert_allclose(tables[0]["value"], tables[1]["value"], atol=1e-5)
 
@@ -126,3 +132,14 @@ def test_what_data_lack_is_named() -> None:
     assert found is not None
     reasons = {entry["what"]: entry["reason"] for entry in found.measurement.manifest["left_out"]}
     assert "last layer" in reasons["discovery"]
+
+
+def test_a_vector_common_to_all_keys_leaves_nothing_to_cut() -> None:
+    """It changes no attention, since weights ignore a shift of a row's logits, but makes LOST's box the whole picture."""
+    keys = np.random.default_rng(0).normal(size=(20, 8))
+    assert not all_alike(keys, 0.2)
+    assert all_alike(keys + 20, 0.2)
+    assert lost_box(keys + 20, (4, 5)) == (0, 0, 4, 5)
+    queries = np.random.default_rng(1).normal(size=(20, 8))
+    weights = [torch.softmax(torch.from_numpy(queries @ one.T), -1) for one in (keys, keys + 20)]
+    torch.testing.assert_close(weights[0], weights[1])
