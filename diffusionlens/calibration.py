@@ -93,11 +93,16 @@ def _sample(backbone: Backbone, batches: Iterable[Tensor], seed: int) -> dict[in
     set_attention(backbone.model, "softmax")
     try:
         for images in batches:
+            if images.dim() != 4 or tuple(images.shape[1:]) != (3, *backbone.size):
+                wanted = f"[B,3,{backbone.size[0]},{backbone.size[1]}]"
+                raise InputError(f"calibration got pictures of the form {tuple(images.shape)}; wanted {wanted}")
             capture(backbone, images, [keep], layers=())
     finally:
         set_attention(backbone.model, "entmax15")
     if not samples[1]:
         raise InputError("calibration got no pictures; wanted some dozens, as [B,3,H,W]")
+    if any(logits.isnan().any() for sample in samples.values() for logits, _ in sample):
+        raise InputError("calibration got pictures with NaN or infinite values; wanted normalised ones")
     return samples
 
 

@@ -150,6 +150,41 @@ def test_attention_of_a_model_string(tmp_path: Path) -> None:
         load_model(f"{tmp_path}/soft.safetensors?attention=entmax")
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (torch.full((2, 3, 64, 64), torch.nan), "NaN or infinite"),
+        (torch.zeros(2, 3, 32, 32), "wanted"),
+        (torch.zeros(3, 64, 64), "wanted"),
+    ],
+)
+def test_pictures_that_cannot_be_used_change_nothing(given: Tensor, message: str) -> None:
+    backbone = convert(softmax_model(), "entmax15")
+    before = {name: value.clone() for name, value in backbone.model.state_dict().items()}
+    with pytest.raises(InputError, match=message):
+        diffusionlens.calibrate(backbone, given)
+    assert all(torch.equal(value, before[name]) for name, value in backbone.model.state_dict().items())
+
+
+def test_notes_say_what_a_model_was_trained_with() -> None:
+    backbone = softmax_model()
+    convert(backbone, "entmax15")
+    assert backbone.origin.notes == ("trained with softmax attention, runs with entmax15",)
+    convert(backbone, "softmax")
+    assert backbone.origin.notes == ()
+    untrained = load_model("timm:vit_tiny_patch16_224?pretrained=false&img_size=64&attention=entmax15")
+    assert untrained.origin.notes == ("untrained: weights are random",)
+
+
+def test_a_built_model_is_saved_as_it_is(tmp_path: Path) -> None:
+    model = build("vit_small_patch16_224", "entmax15", 4, "cls_patch", img_size=64, embed_dim=48, depth=2, num_heads=2)
+    save_model(tmp_path / "m.safetensors", model)
+    opened = load_model(str(tmp_path / "m.safetensors"))
+    assert (opened.origin.attention, opened.registers) == ("entmax15", 4)
+    for name, value in opened.model.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name])
+
+
 def test_what_is_refused() -> None:
     backbone = softmax_model()
     images = pictures(backbone)

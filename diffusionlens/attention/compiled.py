@@ -207,13 +207,15 @@ def _forward(
                 part,
             )
             positive = 0
+            damaged = False
             for row in range(rows):
                 largest, tau, support = _solve_row(part[row])
                 thresholds[picture, head, top + row, 0] = largest
                 thresholds[picture, head, top + row, 1] = tau
                 positive += support
+                damaged = damaged or thresholds[picture, head, top + row, 1] != thresholds[picture, head, top + row, 1]
             made = product[:rows]
-            if positive < sparse * rows * keys:
+            if positive < sparse * rows * keys and not damaged:  # NaN is not positive, and would be passed by
                 made[:] = _ZERO
                 for row in range(rows):
                     for place in range(_support(part[row], places)):

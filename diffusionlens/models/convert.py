@@ -17,6 +17,9 @@ def convert(backbone: Backbone, attention: AttentionName) -> Backbone:
     before = backbone.origin.attention
     set_attention(backbone.model, attention)
     if attention != before:
-        note = f"trained with {before} attention, runs with {attention}"
-        backbone.origin = replace(backbone.origin, attention=attention, notes=(*backbone.origin.notes, note))
+        notes = tuple(note for note in backbone.origin.notes if not note.startswith("trained with"))
+        earlier = next((note.split()[2] for note in backbone.origin.notes if note.startswith("trained with")), before)
+        if attention != earlier and not backbone.origin.untrained:
+            notes = (*notes, f"trained with {earlier} attention, runs with {attention}")
+        backbone.origin = replace(backbone.origin, attention=attention, notes=notes)
     return backbone

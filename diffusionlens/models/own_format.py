@@ -74,12 +74,16 @@ def save_own(path: Path, model: nn.Module, description: Description, dtype: torc
         temporary.unlink(missing_ok=True)
 
 
-def save_model(path: Path | str, backbone: Backbone, dtype: torch.dtype = torch.float32) -> None:
-    """Writes a Backbone, as it stands, as a file of ours that `load_model` opens: what `convert` made, for example.
+def save_model(path: Path | str, model: Backbone | nn.Module, dtype: torch.dtype = torch.float32) -> None:
+    """Writes a Backbone, or a model that `build` made, as it stands, as a file of ours that `load_model` opens.
 
     Raises:
         InputError: see `save_own`; or the model was made elsewhere, or stands at another than its native size.
     """
+    if isinstance(model, nn.Module):
+        save_own(Path(path), model, describe(model), dtype)
+        return
+    backbone = model
     if backbone.size != backbone.native_size:
         raise InputError(
             f"{backbone.label} stands at {backbone.size[0]}x{backbone.size[1]}; a file keeps the positions of its native size: "

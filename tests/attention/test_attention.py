@@ -360,3 +360,22 @@ def test_what_is_refused() -> None:
         entmax15_attention(q, k, v, attn_mask=torch.zeros(5, 5))
     with pytest.raises(InputError, match="boolean or a floating one"):
         entmax15_attention(q, k, v, attn_mask=torch.zeros(5, 6, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("impl", ["compiled", "chunked"])
+@pytest.mark.parametrize("what", ["nan query", "inf query", "nan mask", "inf mask"])
+def test_a_damaged_row_among_sparse_ones_is_nan_and_alone(impl: str, what: str) -> None:
+    """Rows with few positive weights are multiplied by those alone; NaN is not positive, and must not be passed by."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 197, 64, generator=generator).unbind(0)
+    q, mask = 20 * q, torch.zeros(1, 2, 197, 197)
+    whole = entmax15_attention(q, k, v, attn_mask=mask, impl=impl)
+    if "query" in what:
+        q[0, 0, 5, 3] = float(what[:3])
+    else:
+        mask[0, 0, 5, 7] = float(what[:3])
+    damaged = entmax15_attention(q, k, v, attn_mask=mask, impl=impl)
+    assert damaged[0, 0, 5].isnan().all()
+    others = torch.ones(1, 2, 197, dtype=torch.bool)
+    others[0, 0, 5] = False
+    torch.testing.assert_close(damaged[others], whole[others], rtol=1e-5, atol=1e-5)
