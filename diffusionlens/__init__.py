@@ -5,14 +5,11 @@ import diffusionlens._environment  # noqa: F401  isort: skip  (before anything i
 
 from importlib.metadata import PackageNotFoundError, version
 
-from diffusionlens.api import check, measure, track, train
+from diffusionlens.api import check, compare, demo, measure, probe, track, train
 from diffusionlens.calibration import calibrate
-from diffusionlens.comparing import compare
 from diffusionlens.data import open_data
-from diffusionlens.demonstration import demo
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
-from diffusionlens.probing import probe
 
 try:
     __version__ = version("diffusionlens")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffusionlens.api import check
-from diffusionlens.cli_check import data_lines
+from diffusionlens.cli.check import data_lines
 
 from .data.files import save_grey, save_mask, save_picture
 

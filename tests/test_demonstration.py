@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusionlens import demonstration
+from diffusionlens.api import demonstration
 from diffusionlens.cli import main
 from diffusionlens.errors import InputError
 from diffusionlens.results import read_table

@@ -8,7 +8,7 @@ import pandas as pd
 
 from diffusionlens.analysis.outcome import versions
 from diffusionlens.analysis.run import Measurement
-from diffusionlens.comparison import Comparison
+from diffusionlens.comparison.paired import Comparison
 from diffusionlens.figures.differences import DIFFERENCE_PANELS, differences_by_layer
 from diffusionlens.report.bundle import write_measured
 from diffusionlens.report.comparison_findings import comparison_findings, shown_differences

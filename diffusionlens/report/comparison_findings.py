@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diffusionlens.comparison import Comparison
+from diffusionlens.comparison.paired import Comparison
 from diffusionlens.report.findings import Finding
 from diffusionlens.report.numbers import short
 from diffusionlens.report.tables import KEY_METRICS

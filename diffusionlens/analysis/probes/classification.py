@@ -1,5 +1,6 @@
 """The classification probe: k-NN, a linear head, and logistic regression on CLS and mean patch tokens."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -267,13 +268,16 @@ def _logreg(
         rows = torch.cat(bank.parts(kind), 1).cpu().numpy()
         labels, asked = bank.labels.cpu().numpy(), torch.cat(query.parts(kind), 1).cpu().numpy()
         with threadpool_limits(1):  # the same bits every time
-            scores = [_fit(rows[learn], labels[learn], c).score(rows[held_out], labels[held_out]) for c in _PENALTIES]
-            model = _fit(rows, labels, _PENALTIES[int(np.argmax(scores))])
+            scores = [
+                _LogisticRegression(rows[learn], labels[learn], c).score(rows[held_out], labels[held_out])
+                for c in _PENALTIES
+            ]
+            model = _LogisticRegression(rows, labels, _PENALTIES[int(np.argmax(scores))])
             found.append(torch.from_numpy(model.predict(asked)) == query.labels.cpu())
     return torch.stack(found)
 
 
-class _fit:  # noqa: N801  (a function with two verbs)
+class _LogisticRegression:
     """Standardisation and logistic regression with the inverse penalty `c`; one class alone is always predicted."""
 
     def __init__(self, rows: Floats, labels: Floats, c: float) -> None:
@@ -281,16 +285,14 @@ class _fit:  # noqa: N801  (a function with two verbs)
         self.only = labels[0] if len(set(labels.tolist())) == 1 else None
         self.model = LogisticRegression(C=c, max_iter=_STEPS, tol=1e-3)
         if self.only is None:
-            import warnings
-
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a fit that needs more steps is near enough
                 self.model.fit(self.scaler.transform(rows), labels)
 
     def predict(self, rows: Floats) -> Floats:
-        return (
-            np.full(len(rows), self.only) if self.only is not None else self.model.predict(self.scaler.transform(rows))
-        )
+        if self.only is not None:
+            return np.full(len(rows), self.only)
+        return self.model.predict(self.scaler.transform(rows))
 
     def score(self, rows: Floats, labels: Floats) -> float:
         return float((self.predict(rows) == labels).mean())

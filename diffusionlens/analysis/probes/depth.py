@@ -101,20 +101,6 @@ class Depth:
         predicted = expected_depth(outputs[counted], *self.bounds)
         return sigloss(predicted, labels[counted], warming_up=step < self.warmup)
 
-    def map_loss(self, outputs: Tensor, targets: Tensor, step: int) -> Tensor:
-        """The same of whole depth maps: outputs [B,h,w,K,R,bins] against targets [B,H,W]."""
-        kinds, rates = outputs.shape[3:5]
-        counted = self.valid(targets)
-        losses = []
-        for kind in range(kinds):
-            for rate in range(rates):
-                if not counted.any():
-                    losses.append(outputs[:, :, :, kind, rate].sum() * 0)
-                    continue
-                predicted = self.predict(outputs[:, :, :, kind, rate], tuple(targets.shape[1:]))
-                losses.append(sigloss(predicted[counted], targets[counted], warming_up=step < self.warmup))
-        return torch.stack(losses).view(kinds, rates)
-
     def predict(self, outputs: Tensor, size: tuple[int, ...]) -> Tensor:
         """Metres [B,*size] from logits [B,h,w,bins]: logits x4, expectation, bilinear to `size`."""
         height, width = outputs.shape[1:3]

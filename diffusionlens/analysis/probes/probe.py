@@ -2,25 +2,25 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
 from diffusionlens.analysis.device import enough_memory, resolve_device
 from diffusionlens.analysis.diagnostic import LeftOut
-from diffusionlens.analysis.measure import parse_layers, refuse_doubles
-from diffusionlens.analysis.outcome import versions
+from diffusionlens.analysis.measure import Progress, parse_layers, refuse_doubles
 from diffusionlens.analysis.probes.classification import Classification, classify_layer
 from diffusionlens.analysis.probes.depth import Depth
 from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.kinds import usable_kinds
-from diffusionlens.analysis.probes.recipe import ClassificationRecipe, DenseRecipe, DepthRecipe, Recipe
+from diffusionlens.analysis.probes.outcome import absent_classes, in_order, manifest_of, per_image_of
+from diffusionlens.analysis.probes.recipe import ClassificationRecipe, DenseRecipe, DepthRecipe
+from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
 from diffusionlens.analysis.probes.saved import SavedHeads, check_heads, read_heads
 from diffusionlens.analysis.probes.scores import LayerScores, gain_rows, score_rows
 from diffusionlens.analysis.probes.segmentation import Segmentation
@@ -41,46 +41,8 @@ from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.material import ModelMaterial
 from diffusionlens.models.backbone import Backbone
-from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, Row, tidy, to_frame
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class ProbeSettings:
-    """What to probe and how. `kinds`: token kinds; `seeds`: how many trainings; `cache`: a directory for tokens that later
-    runs find again, or None for a temporary one in `room`."""
-
-    task: str
-    preset: str
-    recipe: Recipe
-    kinds: tuple[str, ...]
-    layers: str = "all"
-    seeds: int = 3
-    size: tuple[int, int] | None = None
-    batch_size: int | None = None
-    device: str = "auto"
-    workers: int = 0
-    seed: int = 0
-    cache: Path | None = None
-    room: Path | None = None
-    heads: Path | None = None
-    """A file of trained heads to score in place of training."""
-
-
-@dataclass
-class ModelProbe:
-    """One model's probe: rows, per-picture values, what it took."""
-
-    backbone: Backbone
-    layers: tuple[int, ...]
-    rows: list[Row] = field(default_factory=list)
-    per_image: list[pd.DataFrame] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    heads: dict[tuple[int, int], LayerHeads] = field(default_factory=dict)
-    """(layer, seed) -> the trained heads at their chosen rates; in the first process those of all."""
-    head_facts: dict[str, Any] = field(default_factory=dict)
+from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, tidy, to_frame
+from diffusionlens.spec import parse_spec
 
 
 @dataclass
@@ -128,7 +90,7 @@ def probe(
             with processes.together():
                 made = (
                     stack.enter_context(tempfile.TemporaryDirectory(prefix=".diffusionlens-tokens-", dir=place))
-                    if (processes.rank == 0)
+                    if processes.rank == 0
                     else None
                 )
             cache = Path(str(processes.share(made)))
@@ -144,7 +106,7 @@ def probe(
         results = pd.concat(frames, ignore_index=True)
         values = [part for run in runs for part in run.per_image]
         per_image = pd.concat(values, ignore_index=True) if values else pd.DataFrame(columns=PER_IMAGE_COLUMNS)
-        manifest = _manifest(runs, test, train, settings, info, device, processes, time.monotonic() - started)
+        manifest = manifest_of(runs, test, train, settings, info, device, processes, time.monotonic() - started)
         material = [ModelMaterial(run.backbone.label, []) for run in runs]
         return ProbeOutcome(Measurement(tidy(results[COLUMNS]), per_image, material, manifest), runs)
 
@@ -173,8 +135,7 @@ def check_labels(task: str, test: PictureSource, train: PictureSource | None) ->
 def task_of(settings: ProbeSettings, test: PictureSource) -> Scored:
     recipe = settings.recipe
     if isinstance(recipe, DepthRecipe):
-        kind = test.spec.partition("=")[2] if "=" in test.spec.partition(":")[0] else test.spec
-        kind = kind.partition(":")[0]
+        kind = parse_spec(test.spec).kind
         crop = recipe.crop_name
         if crop == "auto":
             crop = {"nyuv2": "eigen", "kitti": "garg"}.get(kind, "none")  # type: ignore[assignment]
@@ -207,10 +168,6 @@ def _probe_model(
     processes: Processes,
 ) -> dict[str, Any]:
     """Fills `run`; gives what the manifest says of the data."""
-    if settings.recipe.stream:
-        raise InputError(
-            f"--preset {settings.preset}: training from a stream of augmented pictures is not there yet; use --preset fast"
-        )
     target = {"segmentation": "mask", "depth": "depth", "classification": "label"}[settings.task]
     stores = []
     size = settings.batch_size or (64 if device.type == "cuda" else 8)
@@ -257,7 +214,7 @@ def _probe_model(
                 run.heads |= heads
             for own_task, one in scored:
                 found += [(layer, score_rows(own_task, one, settings.seed))]
-                run.per_image.append(_per_image(own_task, one, stores[0].names, run.backbone.label, test.label))
+                run.per_image.append(per_image_of(own_task, one, stores[0].names, run.backbone.label, test.label))
                 if own_task.primary == task.primary and not one.suffix:
                     found += [(layer, gain_rows(own_task, one, settings.seed))]
             rates[layer] = chosen
@@ -265,7 +222,7 @@ def _probe_model(
     parts = processes.gather((found, rates, run.per_image, run.heads))
     if processes.rank == 0:
         merged = [entry for part in parts for entry in part[0]]
-        run.rows = _in_order([row for _, rows in merged for row in rows])
+        run.rows = in_order([row for _, rows in merged for row in rows])
         rates = {layer: chosen for part in parts for layer, chosen in part[1].items()}
         run.per_image = [frame for part in parts for frame in part[2]]
         run.heads = {unit: own for part in parts for unit, own in part[3].items()}
@@ -290,7 +247,7 @@ def _probe_model(
             "trained_on": None if train is None else train.spec,
             "learning_rates": run.facts["learning_rates"],
         }
-    absent = _absent(stores[0], test) if settings.task == "segmentation" else []
+    absent = absent_classes(stores[0], test) if settings.task == "segmentation" else []
     info = {"train": stores[-1].meta, "test": stores[0].meta, "absent": absent}
     for store in stores:
         store.close()
@@ -327,98 +284,3 @@ def _dense_layer(
         rates = {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True)}
     sums = evaluate_dense(task, list(taken.values()), test, range(len(test)), layer, settings.seed, stop)[:, :, :, 0]
     return [(task, LayerScores(layer, kinds, sums.double().numpy()))], rates, taken
-
-
-def _in_order(rows: Sequence[Row]) -> list[Row]:
-    """By analysis and metric as they first come, then by layer."""
-    order = {key: place for place, key in enumerate(dict.fromkeys((row.analysis, row.metric) for row in rows))}
-    analyses = list(dict.fromkeys(row.analysis for row in rows))
-    return sorted(
-        rows,
-        key=lambda row: (
-            analyses.index(row.analysis),
-            order[row.analysis, row.metric],
-            row.layer if row.layer is not None else -1,
-        ),
-    )
-
-
-def _per_image(task: Scored, found: LayerScores, names: Sequence[str], model: str, data: str) -> pd.DataFrame:
-    """Every metric of every picture, the mean over seeds."""
-    counted = task.counts(found.sums).all((0, 2))
-    parts = []
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = task.scores(found.sums)
-    for metric in task.metrics:
-        if metric.endswith("_pooled"):
-            continue
-        mean = values[metric].mean(0)
-        for place, kind in enumerate(found.kinds):
-            part = pd.DataFrame({"name": np.array(names, dtype=object)[counted], "value": mean[counted, place]})
-            parts.append(part.assign(metric=metric, token=kind + found.suffix))
-    frame = pd.concat(parts, ignore_index=True)
-    return frame.assign(model=model, data=data, analysis=task.name, layer=found.layer, head="")[PER_IMAGE_COLUMNS]
-
-
-def _absent(test: TokenStore, source: PictureSource) -> list[str]:
-    """Classes that no labelled pixel of the test pictures has."""
-    there: set[int] = set()
-    for picture in range(len(test)):
-        there |= set(test.target(picture).unique().tolist())
-    return [name for number, name in enumerate(source.mask_classes) if number not in there]
-
-
-def _manifest(
-    runs: Sequence[ModelProbe],
-    test: PictureSource,
-    train: PictureSource | None,
-    settings: ProbeSettings,
-    info: dict[str, Any],
-    device: torch.device,
-    processes: Processes,
-    seconds: float,
-) -> dict[str, Any]:
-    data = []
-    for role, source in (("test", test), ("train", train)):
-        if source is None:
-            continue
-        meta = info[role]
-        skipped = [*source.skipped, *map(tuple, meta["skipped"])]
-        data.append(
-            {
-                "role": role,
-                "label": source.label,
-                "spec": source.spec,
-                "pictures": len(source),
-                "chosen": len(source),
-                "measured": len(meta["names"]),
-                "provides": sorted(source.provides),
-                "skipped": [{"file": file, "reason": reason} for file, reason in skipped],
-                "notes": [{"file": file, "reason": note} for file, note in meta["notes"]],
-            }
-        )
-    task = settings.task
-    return {
-        "models": [{"label": run.backbone.label, **run.backbone.describe(), "probe": run.facts} for run in runs],
-        "data": data,
-        "analyses": {task: {"preset": settings.preset, **settings.recipe.model_dump()}},
-        "left_out": [
-            {"model": run.backbone.label, "what": left.what, "reason": left.reason}
-            for run in runs
-            for left in run.left_out
-        ],
-        "classes_absent": info["absent"],
-        "settings": {
-            "tokens": ",".join(settings.kinds),
-            "layers": settings.layers,
-            "seeds": settings.seeds,
-            "seed": settings.seed,
-            "batch_size": settings.batch_size,
-            "workers": settings.workers,
-        },
-        "backbone_forwards": sum(run.facts["backbone_forwards"] for run in runs),
-        "versions": versions(),
-        "device": str(device),
-        "processes": processes.count,
-        "wall_seconds": round(seconds, 2),
-    }

@@ -13,7 +13,7 @@ from diffusionlens.errors import InputError
 
 Task = Literal["segmentation", "depth", "classification"]
 TASKS: tuple[Task, ...] = ("segmentation", "depth", "classification")
-PRESETS = ("fast", "dinov2")
+PRESETS = ("fast",)
 
 
 class Recipe(BaseModel):
@@ -22,7 +22,6 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    stream: bool = Field(description="a forward pass for every picture and epoch, augmented; else one in all, cached")
     iterations: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     rates: tuple[float, ...] = Field(min_length=1, max_length=32)
@@ -42,20 +41,13 @@ class Recipe(BaseModel):
 
 
 class DenseRecipe(Recipe):
-    """Segmentation and depth. `points`: places of a picture that a cached step looks at; `crop`: rows and columns of a training
-    crop when streaming, brought to the next multiple of the patch size."""
+    """Segmentation and depth. `points`: places of a picture that a step looks at."""
 
     points: int = Field(ge=1)
-    crop: tuple[int, int]
 
 
 class SegmentationRecipe(DenseRecipe):
-    """Batch norm and a linear map, cross-entropy, 255 ignored. Streaming: sides scaled by `ratio` to `short_side`, crops,
-    flips, photometric distortion; scored in windows of `crop`, `stride` apart."""
-
-    short_side: int = Field(ge=16)
-    ratio: tuple[float, float]
-    stride: int = Field(ge=1)
+    """Batch norm and a linear map, cross-entropy, 255 ignored."""
 
 
 class DepthRecipe(DenseRecipe):
@@ -69,9 +61,6 @@ class DepthRecipe(DenseRecipe):
     crop_name: Literal["auto", "eigen", "garg", "none"]
     sigloss_warmup: int = Field(ge=0)
     clip: float | None
-    rotate: float = Field(ge=0, le=45)
-    test_size: tuple[int, int]
-    flip_test: bool
 
 
 class ClassificationRecipe(Recipe):
@@ -91,38 +80,20 @@ class ClassificationRecipe(Recipe):
         return self
 
 
-_DINOV2_RATES = (*(factor * 10.0**power for power in range(-5, -1) for factor in (1, 2, 5)), 0.1)
-
-_SEGMENTATION = SegmentationRecipe(
-    stream=False, iterations=300, batch_size=16, rates=(1e-3, 3e-3, 1e-2), weight_decay=1e-4, warmup=30, schedule="poly",
-    optimizer="adamw", held_out=0.1, points=256, crop=(512, 512), short_side=512, ratio=(0.5, 2.0), stride=341,
-)  # fmt: skip
-_DEPTH = DepthRecipe(
-    stream=False, iterations=300, batch_size=8, rates=(3e-4, 1e-3, 3e-3), weight_decay=0.01, warmup=30, schedule="cosine",
-    optimizer="adamw", held_out=0.1, points=96, crop=(416, 544), bins=256, min_depth=1e-3, max_depth="auto",
-    crop_name="auto", sigloss_warmup=30, clip=35.0, rotate=2.5, test_size=(480, 640), flip_test=False,
-)  # fmt: skip
-_CLASSIFICATION = ClassificationRecipe(
-    stream=False, iterations=400, batch_size=256, rates=(0.003, 0.01, 0.03, 0.1), weight_decay=0.0, warmup=0,
-    schedule="cosine", optimizer="sgd", held_out=0.1, methods=("knn", "linear", "logreg"), k=(10, 20, 100, 200),
-    temperature=0.07, logreg_pictures=2000,
-)  # fmt: skip
-
-_BY_NAME: dict[tuple[Task, str], Recipe] = {
-    ("segmentation", "fast"): _SEGMENTATION,
-    ("segmentation", "dinov2"): _SEGMENTATION.model_copy(
-        update={"stream": True, "iterations": 40_000, "rates": (1e-3,), "warmup": 1500}
+_FAST: dict[Task, Recipe] = {
+    "segmentation": SegmentationRecipe(
+        iterations=300, batch_size=16, rates=(1e-3, 3e-3, 1e-2), weight_decay=1e-4, warmup=30, schedule="poly", optimizer="adamw",
+        held_out=0.1, points=256,
     ),
-    ("depth", "fast"): _DEPTH,
-    ("depth", "dinov2"): _DEPTH.model_copy(
-        update={
-            "stream": True, "iterations": 38_400, "batch_size": 16, "rates": (1e-4,), "warmup": 12_800, "sigloss_warmup": 100,
-            "flip_test": True,
-        }
+    "depth": DepthRecipe(
+        iterations=300, batch_size=8, rates=(3e-4, 1e-3, 3e-3), weight_decay=0.01, warmup=30, schedule="cosine",
+        optimizer="adamw", held_out=0.1, points=96, bins=256, min_depth=1e-3, max_depth="auto",
+        crop_name="auto", sigloss_warmup=30, clip=35.0,
     ),
-    ("classification", "fast"): _CLASSIFICATION,
-    ("classification", "dinov2"): _CLASSIFICATION.model_copy(
-        update={"stream": True, "iterations": 12_500, "batch_size": 128, "rates": _DINOV2_RATES, "methods": ("knn", "linear")}
+    "classification": ClassificationRecipe(
+        iterations=400, batch_size=256, rates=(0.003, 0.01, 0.03, 0.1), weight_decay=0.0, warmup=0, schedule="cosine",
+        optimizer="sgd", held_out=0.1, methods=("knn", "linear", "logreg"), k=(10, 20, 100, 200), temperature=0.07,
+        logreg_pictures=2000,
     ),
 }  # fmt: skip
 
@@ -135,7 +106,7 @@ def recipe_for(task: str, preset: str, settings: Iterable[str]) -> Recipe:
     """
     _known(task, TASKS, "task of probe")
     _known(preset, PRESETS, "--preset")
-    base = _BY_NAME[task, preset]  # type: ignore[index]
+    base = _FAST[task]  # type: ignore[index]
     values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -157,12 +128,11 @@ def recipe_for(task: str, preset: str, settings: Iterable[str]) -> Recipe:
         raise InputError(f"--set {key}={values.get(key, '')}: {first['msg'].lower()}") from None
 
 
-_PAIRS = ("crop", "test_size")
 _LISTS = ("rates", "k", "methods")
 
 
 def _shaped(value: Any, key: str) -> Any:
-    """YAML's 1e-3 is a text, a single value stands for a list of one, and a side for a square."""
+    """YAML's 1e-3 is a text, and a single value stands for a list of one."""
     if isinstance(value, list):
         return [_shaped(entry, "") for entry in value]
     if isinstance(value, str) and key not in ("crop_name", "schedule", "optimizer"):
@@ -173,8 +143,6 @@ def _shaped(value: Any, key: str) -> Any:
                 return [_shaped(yaml.safe_load(part), "") for part in value.split(",")]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(value)
-    if key in _PAIRS and isinstance(value, int):
-        return [value, value]
     return [value] if key in _LISTS and not isinstance(value, list) else value
 
 

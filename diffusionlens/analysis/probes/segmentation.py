@@ -48,20 +48,6 @@ class Segmentation:
         each = functional.cross_entropy(chosen.reshape(-1, classes), wanted.reshape(-1), reduction="none")
         return each.view(-1, kinds * rates).sum(0).view(kinds, rates) / max(len(chosen), 1)
 
-    def map_loss(self, outputs: Tensor, targets: Tensor, step: int) -> Tensor:
-        """The same of whole label maps: outputs [B,h,w,K,R,C] brought up to targets [B,H,W]."""
-        kinds, rates = outputs.shape[3:5]
-        counted = (targets != IGNORE).sum().clamp(min=1)
-        losses = []
-        for kind in range(kinds):
-            for rate in range(rates):
-                coarse = outputs[:, :, :, kind, rate].permute(0, 3, 1, 2)
-                fine = functional.interpolate(
-                    coarse, size=tuple(targets.shape[1:]), mode="bilinear", align_corners=False
-                )
-                losses.append(functional.cross_entropy(fine, targets, ignore_index=IGNORE, reduction="sum") / counted)
-        return torch.stack(losses).view(kinds, rates)
-
     def tally(self, outputs: Tensor, target: Tensor) -> Tensor:
         """One picture's sums [K,R,F]: outputs [h,w,K,R,C] against a label map [H,W]."""
         height, width, kinds, rates, classes = outputs.shape

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.capture import capture
 from diffusionlens.data.batches import load_batches
@@ -21,8 +22,6 @@ from diffusionlens.data.sample import Picture, PictureSource, Sample
 from diffusionlens.data.transform import Fit, FitTransform
 from diffusionlens.errors import InputError
 from diffusionlens.models.backbone import Backbone
-
-Progress = Callable[[str, int, int], None]
 
 _FORMAT = 1
 _LOOKED_AT = 16  # pictures whose content is part of the key; all names are

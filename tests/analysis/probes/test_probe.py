@@ -94,10 +94,9 @@ def test_data_without_what_the_task_needs(tmp_path: Path) -> None:
 
 
 def test_settings() -> None:
-    recipe = recipe_for("depth", "dinov2", ["crop=64", "rates=1e-3, 3e-3", "clip=null", "max_depth=80"])
-    assert recipe.stream
+    recipe = recipe_for("depth", "fast", ["rates=1e-3, 3e-3", "clip=null", "max_depth=80"])
     assert recipe.rates == (1e-3, 3e-3)
-    assert recipe.crop == (64, 64)  # type: ignore[attr-defined]
     assert recipe.clip is None  # type: ignore[attr-defined]
     assert recipe.max_depth == 80  # type: ignore[attr-defined]
-    assert len(recipe_for("classification", "dinov2", []).rates) == 13
+    with pytest.raises(InputError, match="'dinov2' is no --preset"):
+        recipe_for("depth", "dinov2", [])

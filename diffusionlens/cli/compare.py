@@ -7,8 +7,8 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from diffusionlens.cli_parts import Json, Seed, at_work, say
-from diffusionlens.comparing import compare as compare_directories
+from diffusionlens import api
+from diffusionlens.cli.parts import Json, Seed, at_work, say
 from diffusionlens.errors import printable
 from diffusionlens.report.comparison_findings import shown_differences
 
@@ -28,7 +28,7 @@ def compare(
 ) -> None:
     """Compare results picture by picture. Is B better than A, or were the pictures kind to it?"""
     with at_work():
-        compared = compare_directories(
+        compared = api.compare(
             directories, out, baseline=baseline, models=model or [], seed=seed, allow_differences=allow_differences
         )
     if as_json:

@@ -1,17 +1,16 @@
-"""`compare` as a Python function: directories in, a comparison and its page out."""
+"""`compare`: result directories to a comparison and its page."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffusionlens.comparison import Comparison, compare_results
-from diffusionlens.errors import InputError
+from diffusionlens.api.requests import check_numbers, command_line
+from diffusionlens.comparison.paired import Comparison, compare_results
+from diffusionlens.comparison.result_directory import read_result
 from diffusionlens.report.comparison import write_comparison
 from diffusionlens.report.comparison_findings import comparison_findings
 from diffusionlens.report.directory import check_target
 from diffusionlens.report.findings import Finding
-from diffusionlens.result_directory import read_result
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ def compare(
     Raises:
         InputError: one line that says what came, what was wanted and what to do.
     """
-    if not 0 <= seed < 2**32:
-        raise InputError(f"--seed {seed}; wanted a whole number from 0 to {2**32 - 1}")
+    check_numbers(images=None, batch_size=None, workers=0, seed=seed)
     if out is not None:
         check_target(out)
     given = [directories] if isinstance(directories, str | Path) else list(directories)
@@ -58,5 +56,4 @@ def compare(
     comparison = compare_results(results, baseline, models, seed, allow_differences=allow_differences)
     if out is None:
         return Compared(comparison, None)
-    command = " ".join(sys.argv) if sys.argv and sys.argv[0].endswith("diffusionlens") else ""
-    return Compared(comparison, write_comparison(comparison, out, command))
+    return Compared(comparison, write_comparison(comparison, out, command_line()))

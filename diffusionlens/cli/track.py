@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli_parts import (
+from diffusionlens.cli.parts import (
     Analyses,
     BatchSize,
     Device,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffusionlens import api
+from diffusionlens.api.measuring import Measured, measure
+from diffusionlens.api.tracking import Tracked, track
 from diffusionlens.errors import InputError
 from diffusionlens.models.run_directory import MANIFEST, is_run, list_weights
 
@@ -25,8 +26,8 @@ class Demonstration:
     """What the demo left: the runs, and the measurement and the track with their pages."""
 
     runs: dict[str, Path]
-    measured: api.Measured
-    tracked: api.Tracked
+    measured: Measured
+    tracked: Tracked
 
 
 def demo(
@@ -55,7 +56,7 @@ def demo(
     _train_together(runs, settings)
     first = list_weights(runs["softmax"])[0].path
     models = [f"untrained={first}", *(f"{name}={run / 'teacher' / 'last.safetensors'}" for name, run in runs.items())]
-    measured = api.measure(
+    measured = measure(
         models,
         HELD_OUT_DATA,
         place / "measure",
@@ -65,7 +66,7 @@ def demo(
         progress=progress,
     )
     named = [f"{name}={run}" for name, run in runs.items()]
-    tracked = api.track(named, HELD_OUT_DATA, place / "track", images=images, size=_SIZE, progress=progress)
+    tracked = track(named, HELD_OUT_DATA, place / "track", images=images, size=_SIZE, progress=progress)
     assert measured is not None
     assert tracked is not None
     return Demonstration(runs, measured, tracked)

@@ -1,17 +1,20 @@
-"""`probe` as a Python function: strings in, heads trained on frozen tokens, a result directory out."""
+"""`probe`: heads trained on frozen tokens, to a result directory."""
 
 import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.kinds import parse_kinds
-from diffusionlens.analysis.probes.probe import ProbeOutcome, ProbeSettings, Progress
+from diffusionlens.analysis.probes.probe import ProbeOutcome
 from diffusionlens.analysis.probes.probe import probe as probe_backbones
 from diffusionlens.analysis.probes.recipe import recipe_for
+from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.saved import save_heads as write_heads
 from diffusionlens.analysis.processes import Processes
-from diffusionlens.api import Measured, _check_numbers, _command
+from diffusionlens.api.measuring import Measured
+from diffusionlens.api.requests import check_numbers, command_line, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.errors import InputError
 from diffusionlens.models import Backbone, load_model
@@ -42,7 +45,7 @@ def probe(
     workers: int = 0,
     seed: int = 0,
     options: Sequence[str] = (),
-    progress: Progress = lambda *_: None,
+    progress: Progress = silent,
 ) -> Measured | None:
     """Trains linear heads on the frozen tokens of every layer and scores them; see docs/probing.md.
 
@@ -69,7 +72,7 @@ def probe(
     try:
         with processes.together():
             place = check_target(out) if out is not None and processes.rank == 0 else None
-            _check_numbers(images=None, batch_size=batch_size, workers=workers, seed=seed)
+            check_numbers(images=None, batch_size=batch_size, workers=workers, seed=seed)
             if not 1 <= seeds <= _MOST_SEEDS:
                 raise InputError(f"--seeds {seeds}; wanted a whole number from 1 to {_MOST_SEEDS}")
             settings = ProbeSettings(
@@ -98,7 +101,7 @@ def probe(
         with processes.together():
             if outcome is None:
                 return None
-            outcome.measurement.manifest["command"] = _command()
+            outcome.measurement.manifest["command"] = command_line()
             if place is None:
                 return Measured(outcome.measurement, None)
             keep = partial(_write_heads, outcome) if save_heads else _nothing_more

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from diffusionlens.cli_parts import BatchSize, Device, Json, Layers, Models, Size, Workers, at_work, say
+from diffusionlens import api
+from diffusionlens.cli.parts import BatchSize, Device, Json, Layers, Models, Size, Workers, at_work, say
 from diffusionlens.errors import printable
-from diffusionlens.probing import probe as run_probe
 
 
 def probe(
@@ -22,7 +22,7 @@ def probe(
     ] = "all",
     layers: Layers = "all",
     seeds: Annotated[int, typer.Option(help="trainings of every head, for the interval of a gain")] = 3,
-    preset: Annotated[str, typer.Option(help="fast (cached tokens)")] = "fast",
+    preset: Annotated[str, typer.Option(help="fast, the only one so far: tokens are cached")] = "fast",
     cache: Annotated[Path | None, typer.Option(help="directory that keeps the tokens for later runs")] = None,
     save_heads: Annotated[bool, typer.Option("--save-heads", help="keep the heads in OUT/heads")] = False,
     heads: Annotated[Path | None, typer.Option(help="such a file, to score without training")] = None,
@@ -37,7 +37,7 @@ def probe(
     """Train linear heads on frozen tokens, layer by layer. What patches, CLS, and both together know of the pixels or the
     picture, and whether CLS adds more than width does."""
     with at_work() as progress:
-        probed = run_probe(
+        probed = api.probe(
             task,
             models,
             data,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli_parts import Images, Json, Models, Size, at_work, say
+from diffusionlens.cli.parts import Images, Json, Models, Size, at_work, say
 from diffusionlens.errors import printable
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from diffusionlens.analysis.intervals import bootstrap_ratio
-from diffusionlens.comparability import refusals, remarks
+from diffusionlens.comparison.comparability import refusals, remarks
+from diffusionlens.comparison.result_directory import Result
 from diffusionlens.errors import InputError, some
-from diffusionlens.result_directory import Result
 from diffusionlens.results import COLUMNS
 
 KEY = ["analysis", "metric", "layer", "head", "token"]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli_parts import Json, say
+from diffusionlens.cli.parts import Json, say
 
 
 def train(

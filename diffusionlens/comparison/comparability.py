@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from diffusionlens.result_directory import Result
+from diffusionlens.comparison.result_directory import Result
 from diffusionlens.spec import parse_spec
 
 _CHOICE = ("n",)  # which pictures, not what they are: pictures are matched by name

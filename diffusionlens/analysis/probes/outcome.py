@@ -1,0 +1,112 @@
+"""From finished probes to rows in their order, per-picture values and the manifest."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from diffusionlens.analysis.outcome import versions
+from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
+from diffusionlens.analysis.probes.scores import LayerScores
+from diffusionlens.analysis.probes.store import TokenStore
+from diffusionlens.analysis.probes.training import Scored
+from diffusionlens.analysis.processes import Processes
+from diffusionlens.data.sample import PictureSource
+from diffusionlens.results import PER_IMAGE_COLUMNS, Row
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """By analysis and metric as they first come, then by layer."""
+    order = {key: place for place, key in enumerate(dict.fromkeys((row.analysis, row.metric) for row in rows))}
+    analyses = list(dict.fromkeys(row.analysis for row in rows))
+    return sorted(
+        rows,
+        key=lambda row: (
+            analyses.index(row.analysis),
+            order[row.analysis, row.metric],
+            row.layer if row.layer is not None else -1,
+        ),
+    )
+
+
+def per_image_of(task: Scored, found: LayerScores, names: Sequence[str], model: str, data: str) -> pd.DataFrame:
+    """Every metric of every picture, the mean over seeds."""
+    counted = task.counts(found.sums).all((0, 2))
+    parts = []
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = task.scores(found.sums)
+    for metric in task.metrics:
+        if metric.endswith("_pooled"):
+            continue
+        mean = values[metric].mean(0)
+        for place, kind in enumerate(found.kinds):
+            part = pd.DataFrame({"name": np.array(names, dtype=object)[counted], "value": mean[counted, place]})
+            parts.append(part.assign(metric=metric, token=kind + found.suffix))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.assign(model=model, data=data, analysis=task.name, layer=found.layer, head="")[PER_IMAGE_COLUMNS]
+
+
+def absent_classes(test: TokenStore, source: PictureSource) -> list[str]:
+    """Classes that no labelled pixel of the test pictures has."""
+    there: set[int] = set()
+    for picture in range(len(test)):
+        there |= set(test.target(picture).unique().tolist())
+    return [name for number, name in enumerate(source.mask_classes) if number not in there]
+
+
+def manifest_of(
+    runs: Sequence[ModelProbe],
+    test: PictureSource,
+    train: PictureSource | None,
+    settings: ProbeSettings,
+    info: dict[str, Any],
+    device: torch.device,
+    processes: Processes,
+    seconds: float,
+) -> dict[str, Any]:
+    data = []
+    for role, source in (("test", test), ("train", train)):
+        if source is None:
+            continue
+        meta = info[role]
+        skipped = [*source.skipped, *map(tuple, meta["skipped"])]
+        data.append(
+            {
+                "role": role,
+                "label": source.label,
+                "spec": source.spec,
+                "pictures": len(source),
+                "chosen": len(source),
+                "measured": len(meta["names"]),
+                "provides": sorted(source.provides),
+                "skipped": [{"file": file, "reason": reason} for file, reason in skipped],
+                "notes": [{"file": file, "reason": note} for file, note in meta["notes"]],
+            }
+        )
+    task = settings.task
+    return {
+        "models": [{"label": run.backbone.label, **run.backbone.describe(), "probe": run.facts} for run in runs],
+        "data": data,
+        "analyses": {task: {"preset": settings.preset, **settings.recipe.model_dump()}},
+        "left_out": [
+            {"model": run.backbone.label, "what": left.what, "reason": left.reason}
+            for run in runs
+            for left in run.left_out
+        ],
+        "classes_absent": info["absent"],
+        "settings": {
+            "tokens": ",".join(settings.kinds),
+            "layers": settings.layers,
+            "seeds": settings.seeds,
+            "seed": settings.seed,
+            "batch_size": settings.batch_size,
+            "workers": settings.workers,
+        },
+        "backbone_forwards": sum(run.facts["backbone_forwards"] for run in runs),
+        "versions": versions(),
+        "device": str(device),
+        "processes": processes.count,
+        "wall_seconds": round(seconds, 2),
+    }

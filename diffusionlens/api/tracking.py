@@ -1,0 +1,83 @@
+"""`track`: the checkpoints of training runs to curves over training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusionlens.analysis.measure import Progress
+from diffusionlens.analysis.processes import Processes
+from diffusionlens.analysis.track import Track, find_moments
+from diffusionlens.analysis.track import track as track_moments
+from diffusionlens.api.requests import command_line, settings_of, silent
+from diffusionlens.data import PictureSource, open_data
+from diffusionlens.data.transform import Fit
+from diffusionlens.report.directory import check_target
+from diffusionlens.report.findings import Finding
+from diffusionlens.report.track import track_findings, write_track
+
+TRACKED = "pib,norms,sparsity,similarity"
+"""The analyses whose numbers make curves over training."""
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A track over checkpoints, and its page."""
+
+    track: Track
+    page: Path
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The sentences of the page."""
+        runs = list(dict.fromkeys(moment.run for moment in self.track.moments))
+        return track_findings(self.track.results(), runs)
+
+
+def track(
+    runs: str | Sequence[str],
+    data: str | PictureSource,
+    out: Path | str,
+    *,
+    checkpoints: int | None = None,
+    analyses: str = TRACKED,
+    layers: str = "all",
+    images: int | None = None,
+    size: str | None = None,
+    fit: Fit = "crop",
+    batch_size: int | None = None,
+    device: str = "auto",
+    workers: int = 0,
+    seed: int = 0,
+    options: Sequence[str] = (),
+    progress: Progress = silent,
+) -> Tracked | None:
+    """Measures the checkpoints of training runs, and writes curves over training as a result directory.
+
+    Args:
+        runs: run directories of `train`, as `[label=]RUN`.
+        checkpoints: at most so many of each run, evenly spaced.
+        analyses, layers, ...: as of `measure`.
+
+    Returns:
+        The track; None in the processes of torchrun other than the first.
+
+    Raises:
+        InputError: one line that says what came, what was wanted and what to do.
+    """
+    processes = Processes.join()
+    try:
+        with processes.together():
+            place = check_target(out) if processes.rank == 0 else None
+            moments = find_moments([runs] if isinstance(runs, str) else list(runs), checkpoints)
+            settings = settings_of(
+                analyses, layers, images, size, fit, batch_size, device, workers, seed, options=options
+            )
+            source = open_data(data) if isinstance(data, str) else data
+        tracked = track_moments(moments, source, settings, progress, processes)
+        with processes.together():
+            if tracked is None or place is None:
+                return None
+            tracked.measurement.manifest["command"] = command_line()
+            return Tracked(tracked, write_track(tracked, place))
+    finally:
+        processes.leave()

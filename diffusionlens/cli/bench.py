@@ -1,0 +1,83 @@
+"""`diffusionlens bench`: what things cost on this machine."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
+from diffusionlens.bench.measure import bench_measure
+from diffusionlens.bench.train import bench_train
+from diffusionlens.cli.parts import Device, Json, at_work, say
+
+bench = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Time the program on this machine; ratios, alternated in one run."
+)
+
+
+@bench.command("measure")
+def measure_bench(
+    model: Annotated[str, typer.Option(help="MODEL")] = "timm:vit_small_patch16_224?pretrained=false",
+    data: Annotated[str, typer.Option(help="DATA")] = "scenes:?n=300&size=224",
+    images: Annotated[int, typer.Option(min=1, help="pictures per round")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds; bare forward and measure alternate")] = 5,
+    batch_size: Annotated[int, typer.Option(min=1, help="pictures per forward")] = 8,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default torch's own choice")] = None,
+    parts: Annotated[bool, typer.Option(help="also each analysis alone")] = True,
+    memory: Annotated[bool, typer.Option(help="also the peak memory at 100 and at 300 pictures")] = True,
+    as_json: Json = False,
+) -> None:
+    """Time `measure` against the bare forward pass. All analyses over all layers, on the same decoded pictures."""
+    found = bench_measure(model, data, images, rounds, batch_size, threads, parts=parts, memory=memory)
+    say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
+
+
+@bench.command("attention")
+def attention_bench(
+    device: Device = "auto",
+    shapes: Annotated[
+        str, typer.Option(help="BxHxN (pictures, heads, tokens), separated by commas; 'none' for none")
+    ] = ("32x6x197,256x6x37,4x6x1025,1x6x4097"),
+    dtypes: Annotated[str, typer.Option(help="some of fp32,bf16,fp16")] = "fp32",
+    stds: Annotated[str, typer.Option(help="standard deviations of the logits")] = "0.15,1,3",
+    rounds: Annotated[int, typer.Option(help="rounds; softmax, the package and ours alternate")] = 7,
+    clock: Annotated[str, typer.Option(help="wall, or cpu (processor time: for a machine that is not idle)")] = "wall",
+    threads: Annotated[int | None, typer.Option(help="CPU threads; default torch's own choice")] = None,
+    package: Annotated[bool, typer.Option(help="also the entmax package (slow)")] = True,
+    steps: Annotated[bool, typer.Option(help="also a training step of ViT-S/16 at 224 and 96 pixels")] = True,
+    as_json: Json = False,
+) -> None:
+    """Time entmax attention against softmax attention."""
+    with at_work() as progress:
+        found = bench_attention(
+            device,
+            parse_shapes(shapes),
+            dtypes.split(","),
+            parse_numbers(stds, "--stds"),
+            rounds,
+            parse_clock(clock),
+            threads,
+            progress,
+            package=package,
+            steps=STEPS if steps else (),
+        )
+    say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
+
+
+@bench.command("train")
+def train_bench(
+    recipe: Annotated[
+        str, typer.Option(help="a YAML file, or the name of a shipped recipe; its attention is exchanged")
+    ] = "tiny_scenes_softmax",
+    data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = "scenes:?n=512&size=64",
+    setting: Annotated[list[str] | None, typer.Option("--set", help="key of the recipe, as batch_size=64")] = None,
+    rounds: Annotated[int, typer.Option(help="rounds; softmax and entmax alternate")] = 7,
+    steps: Annotated[int, typer.Option(help="steps of each in a round")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default torch's own choice")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time whole training steps with softmax and with entmax. Pictures a second, the ratio, and the share of time that
+    training waits for pictures."""
+    with at_work() as progress:
+        found = bench_train(recipe, data, setting or [], rounds, steps, threads, progress)
+    say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])

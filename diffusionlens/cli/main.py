@@ -1,0 +1,51 @@
+"""The command: parse, call one function, print. Results go to standard output, everything else to standard error."""
+
+import io
+import logging
+import signal
+import sys
+
+import typer
+
+from diffusionlens.cli.bench import bench
+from diffusionlens.cli.check import check
+from diffusionlens.cli.compare import compare
+from diffusionlens.cli.demo import demo
+from diffusionlens.cli.measure import measure
+from diffusionlens.cli.probe import probe
+from diffusionlens.cli.track import track
+from diffusionlens.cli.train import train
+from diffusionlens.errors import InputError, OtherProcessError
+from diffusionlens.progress import complain
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich would take [label=] for markup, and cut long defaults
+    help="What happened to the patch tokens of a Vision Transformer? Weights and pictures in, one table, figures and a page "
+    "out.",
+)
+app.add_typer(bench, name="bench")
+for command in (check, measure, probe, compare, track, train, demo):
+    app.command()(command)
+
+
+def main() -> None:
+    """Runs the command; exit status 0 done, 2 the request or an input is wrong, 1 a fault of the program."""
+    logging.getLogger("timm").setLevel(logging.ERROR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without some letter gets an escape, not a traceback
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleared away
+    try:
+        app()
+    except InputError as error:
+        complain(f"error: {error}")
+        sys.exit(2)
+    except OtherProcessError as error:
+        complain(f"error: {error}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        complain("interrupted; nothing was written")
+        sys.exit(130)
