@@ -27,11 +27,13 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     demonstration.demo(out, settings=SETTINGS, images=4)
     assert "entmax15: step 2/2" in capfd.readouterr().err
     table = read_table(out / "measure" / "results.csv")
-    assert list(table["model"].unique()) == ["untrained", "softmax", "entmax15"]
+    assert list(table["model"].unique()) == ["softmax-untrained", "softmax", "entmax15-untrained", "entmax15"]
     zeros = table[(table["metric"] == "zero_share") & (table["token"] == "patch>all") & (table["head"] == "mean")]
     by_model = zeros.groupby("model")["value"].mean()
     assert by_model["entmax15"] > 0.1  # really trained with another attention
     assert by_model["softmax"] == 0
+    manifest = json.loads((out / "measure" / "manifest.json").read_text(encoding="utf-8"))
+    assert [model["untrained"] for model in manifest["models"]] == [True, False, True, False]
     curves = read_table(out / "track" / "results.csv")
     assert list(curves["model"].unique()) == [
         f"{run}@{name}" for run in ("softmax", "entmax15") for name in ("epoch=0", "step=1", "epoch=1")

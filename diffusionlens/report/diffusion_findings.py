@@ -27,7 +27,7 @@ def leakage_sentence(own: Numbers) -> str | None:
         return f"{text}. Below zero: the erased pictures are easier to read, so the filled boxes tell something themselves."
     start = _start(series)
     where = "in every layer measured" if start == series[0].layer else f"from layer {start} on"
-    return f"{text}, above zero {where}. Compare with the untrained network: mixing alone leaks, too."
+    return f"{text}, above zero {where}."
 
 
 def _start(series: list[Any]) -> int:
