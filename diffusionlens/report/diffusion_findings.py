@@ -92,10 +92,11 @@ def discovery_sentence(own: Numbers) -> str | None:
     lost, tokencut = own.last("discovery", "corloc_lost"), own.last("discovery", "corloc_tokencut")
     jaccard = own.last("discovery", "jaccard_attention")
     parts = []
-    if lost is not None and tokencut is not None:
+    whole = own.last("discovery", "corloc_whole")
+    if lost is not None and tokencut is not None and whole is not None:
         parts.append(
             f"one box without labels meets an object (IoU of a half) in {with_interval(lost)} % of {lost.n} pictures by LOST and in "
-            f"{with_interval(tokencut)} % by TokenCut"
+            f"{with_interval(tokencut)} % by TokenCut; taking the whole picture as the box, in {with_interval(whole)} %"
         )
     if jaccard is not None:
         parts.append(f"the best head's attention outlines objects with a Jaccard index of {with_interval(jaccard)} %")

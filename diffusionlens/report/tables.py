@@ -54,6 +54,7 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
     "discovery": [
         ("corloc_lost", None, "CorLoc LOST (%)"),
         ("corloc_tokencut", None, "CorLoc TokenCut (%)"),
+        ("corloc_whole", None, "whole picture (%)"),
         ("jaccard_attention", None, "Jaccard of attention (%)"),
     ],
     "pca": [

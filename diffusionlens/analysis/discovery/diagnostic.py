@@ -19,6 +19,10 @@ from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.material import DiscoveredPicture
 
 
+_WAYS = ("lost", "tokencut", "whole")
+"""The last is the whole picture as the box: what any way must beat on pictures with large objects."""
+
+
 class DiscoveryOptions(Options):
     """`features`: keys (LOST, TokenCut) or values (which LOST takes for DeiT-III and OpenCLIP) of the last layer. `expansion`
     of LOST, `threshold` of TokenCut, `mass` of the attention mask; `void`: how the masks' 255 counts in the Jaccard index."""
@@ -31,7 +35,7 @@ class DiscoveryOptions(Options):
 
 
 class Discovery(Diagnostic):
-    """corloc_lost, corloc_tokencut (percent of pictures) and jaccard_attention (percent) at the last layer.
+    """corloc_lost, corloc_tokencut, corloc_whole (percent of pictures) and jaccard_attention (percent) at the last layer.
 
     Objects are all boxes but crowds; a picture without a box is not measured. Registers and CLS take no part.
     """
@@ -66,7 +70,7 @@ class Discovery(Diagnostic):
         last = self.context.backbone.depth
         columns = []
         if self.localises:
-            columns += [Column(f"corloc_{way}", last, kind="proportion", scale=100.0) for way in ("lost", "tokencut")]
+            columns += [Column(f"corloc_{way}", last, kind="proportion", scale=100.0) for way in _WAYS]
         if self.outlines:
             columns.append(Column("jaccard_attention", last, scale=100.0))
         return columns
@@ -105,7 +109,7 @@ class Discovery(Diagnostic):
                 lost_box(array, grid, self.options.expansion),
                 tokencut_box(array, grid, self.options.threshold),
             )
-            boxes = [in_pixels(box, patch) for box in ways]
+            boxes = [in_pixels(box, patch) for box in (*ways, (0, 0, *grid))]
             values += [float(localised(box, truth)) if len(truth) else torch.nan for box in boxes]
         if attention is not None:
             masks = mass_masks(attention.unflatten(1, grid), self.options.mass)
@@ -128,6 +132,6 @@ class Discovery(Diagnostic):
                     lost.numpy(),
                     tokencut.numpy(),
                 )
-                for _, (sample, (lost, tokencut)) in sorted(self.kept.items())
+                for _, (sample, (lost, tokencut, _)) in sorted(self.kept.items())
             ]
         }

@@ -17,10 +17,17 @@ _WEAK = 1e-5  # weight of an edge below it, the paper's
 def tokencut_box(features: Floats, grid: tuple[int, int], threshold: float = THRESHOLD) -> tuple[int, int, int, int]:
     """The box (rows from, columns from, rows to, columns to; ends exclusive) in patches.
 
+    Where every cosine lies above the threshold (or none does) there is nothing to cut, and the box is the whole picture; the
+    released code's box is arbitrary there.
+
     Args:
         features: [h*w, D]: keys of the last layer, heads joined; normalised here.
     """
-    vector = second_eigenvector(features, threshold)
+    edges = _edges(features, threshold)
+    off_diagonal = edges[~np.eye(len(edges), dtype=bool)]
+    if len(off_diagonal) == 0 or off_diagonal.min() == off_diagonal.max():
+        return 0, 0, *grid
+    vector = _second_eigenvector(edges)
     foreground = vector > vector.mean()
     seed = int(np.abs(vector).argmax())
     if not foreground[seed]:
@@ -28,11 +35,15 @@ def tokencut_box(features: Floats, grid: tuple[int, int], threshold: float = THR
     return component_box(foreground.reshape(grid), seed)
 
 
-def second_eigenvector(features: Floats, threshold: float) -> Floats:
-    """Of (D - A) y = lambda D y, with A 1 where the cosine exceeds the threshold and 1e-5 elsewhere, [h*w]."""
+def _edges(features: Floats, threshold: float) -> Floats:
+    """1 where the cosine exceeds the threshold and 1e-5 elsewhere, [h*w, h*w]."""
     norm = np.linalg.norm(features, axis=1, keepdims=True)
     unit = features / np.where(norm > 0, norm, 1)
-    edges = np.where(unit @ unit.T > threshold, 1.0, _WEAK)
+    return np.where(unit @ unit.T > threshold, 1.0, _WEAK)
+
+
+def _second_eigenvector(edges: Floats) -> Floats:
+    """Of (D - A) y = lambda D y, [h*w]."""
     degree = edges.sum(1)
     _, vectors = eigh(np.diag(degree) - edges, np.diag(degree), subset_by_index=[1, 1])
     return vectors[:, 0]
