@@ -95,8 +95,8 @@ def discovery_sentence(own: Numbers) -> str | None:
     whole = own.last("discovery", "corloc_whole")
     if lost is not None and tokencut is not None and whole is not None:
         parts.append(
-            f"one box without labels meets an object (IoU of a half) in {with_interval(lost)} % of {lost.n} pictures by LOST and in "
-            f"{with_interval(tokencut)} % by TokenCut; taking the whole picture as the box, in {with_interval(whole)} %"
+            f"one box without labels meets an object (IoU of a half) in {with_interval(lost)} % of {lost.n} pictures by LOST "
+            f"and in {with_interval(tokencut)} % by TokenCut; taking the whole picture as the box, in {with_interval(whole)} %"
         )
     if jaccard is not None:
         parts.append(f"the best head's attention outlines objects with a Jaccard index of {with_interval(jaccard)} %")

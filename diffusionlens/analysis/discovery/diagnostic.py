@@ -18,7 +18,6 @@ from diffusionlens.capture import AttentionBlock, Trace
 from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.material import DiscoveredPicture
 
-
 _WAYS = ("lost", "tokencut", "whole")
 """The last is the whole picture as the box: what any way must beat on pictures with large objects."""
 
