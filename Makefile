@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
 
-demo: $(READY) ## measure an untrained ViT on built-in pictures, about a minute after the set-up; ends with a page
+demo: $(READY) ## train, measure and track two small models on built-in pictures, some minutes after the set-up; ends with two pages
 	$(BIN)/diffusionlens demo --out reports/demo
 
 test: $(READY) lint ## lint, types, import contracts and all tests; about five minutes after the set-up

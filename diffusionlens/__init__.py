@@ -1,13 +1,14 @@
 """diffusionlens: what happened to the patch tokens of a Vision Transformer?"""
 
 import diffusionlens._scratch  # isort: skip  (before anything that writes temporary files)
-import diffusionlens._openmp  # noqa: F401  isort: skip  (before anything imports torch)
+import diffusionlens._environment  # noqa: F401  isort: skip  (before anything imports torch)
 
 from importlib.metadata import PackageNotFoundError, version
 
-from diffusionlens.api import check, demo, measure, track, train
+from diffusionlens.api import check, measure, track, train
 from diffusionlens.calibration import calibrate
 from diffusionlens.data import open_data
+from diffusionlens.demonstration import demo
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 

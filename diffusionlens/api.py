@@ -20,6 +20,7 @@ from diffusionlens.data.sample import IGNORE
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.models import Backbone, load_model
+from diffusionlens.models.own_models import list_moments
 from diffusionlens.report.bundle import write_bundle
 from diffusionlens.report.diagnosis import Diagnosis
 from diffusionlens.report.directory import check_target
@@ -29,9 +30,6 @@ from diffusionlens.spec import parse_size
 from diffusionlens.training.recipe import Recipe
 from diffusionlens.training.train import Trained
 from diffusionlens.training.train import train as run_training
-
-DEMO_MODEL = "vit-s16=timm:vit_small_patch16_224?pretrained=false"
-DEMO_DATA = "scenes:?n=64&size=224"
 
 TRACKED = "pib,norms,sparsity,similarity"
 """The analyses whose numbers make curves over training."""
@@ -284,8 +282,9 @@ def check(
     for model in models:
         backbone = load_model(model)
         backbone.set_size(backbone.default_size() if size is None else parse_size(size))
-        described.append({"label": backbone.label, **backbone.describe()})
-    refuse_doubles([entry["label"] for entry in described])
+        described.append({"label": backbone.label, **backbone.describe(), "checkpoints": list_moments(model)})
+    if described or data is None:
+        refuse_doubles([entry["label"] for entry in described])
     return {"models": described, "data": None if data is None else _check_data(open_data(data), images, progress)}
 
 
@@ -348,8 +347,3 @@ def _add_up(sums: list[int], usable: Tensor) -> None:
 def _share(sums: list[int]) -> float | None:
     """Share of the pixels that can be used: of a class, or with a reading."""
     return sums[0] / sums[1] if sums[1] else None
-
-
-def demo(out: Path | str, *, progress: Progress = _silent) -> Measured | None:
-    """Measures an untrained ViT-S/16 on built-in scenes: shows everything, needs no download. Returns as `measure` does."""
-    return measure(DEMO_MODEL, DEMO_DATA, out, progress=progress)

@@ -6,13 +6,15 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from diffusionlens import api
 from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
 from diffusionlens.bench.measure import bench_measure
+from diffusionlens.bench.train import bench_train
+from diffusionlens.cli_check import check
 from diffusionlens.cli_parts import (
     Analyses,
     BatchSize,
@@ -21,6 +23,7 @@ from diffusionlens.cli_parts import (
     Images,
     Json,
     Layers,
+    Models,
     Seed,
     Setting,
     Size,
@@ -30,8 +33,9 @@ from diffusionlens.cli_parts import (
 )
 from diffusionlens.cli_track import track
 from diffusionlens.cli_train import train
-from diffusionlens.errors import InputError, OtherProcessError
-from diffusionlens.progress import complain, printable
+from diffusionlens.demonstration import demo as run_demo
+from diffusionlens.errors import InputError, OtherProcessError, printable
+from diffusionlens.progress import complain
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,29 +49,9 @@ bench = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Time the program on this machine; ratios, alternated in one run."
 )
 app.add_typer(bench, name="bench")
+app.command()(check)
 app.command()(train)
 app.command()(track)
-
-Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME or a weights file")]
-
-
-@app.command()
-def check(
-    models: Models,
-    data: Annotated[str | None, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = None,
-    size: Size = None,
-    images: Images = None,
-    as_json: Json = False,
-) -> None:
-    """Show what would be used, and measure nothing. Of models: layers, tokens, preprocessing, dropped keys. Of data:
-    pictures, annotations, unreadable files; every picture is opened, or --images of them."""
-    with at_work() as progress:
-        found = api.check(models, data, size=size, images=images, progress=progress)
-    if as_json:
-        say([json.dumps(found, indent=2, default=str)])
-        return
-    lines = [line for model in found["models"] for line in _model_lines(model)]
-    say(map(printable, lines + ([] if found["data"] is None else _data_lines(found["data"]))))
 
 
 @app.command()
@@ -113,14 +97,19 @@ def measure(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="result directory to make")] = Path("reports/demo"),
+    out: Annotated[Path, typer.Option(help="directory to make, or of a demo to go on with")] = Path("reports/demo"),
     as_json: Json = False,
 ) -> None:
-    """Measure an untrained ViT-S/16 on built-in pictures. Everything there is to see, without a download."""
-    with at_work() as progress:
-        measured = api.demo(out, progress=progress)
-    if measured is not None:
-        _print_measured(measured, as_json=as_json)
+    """Train, measure and track two small models on built-in pictures. A few minutes on two cores, no download."""
+    with at_work("say it again to go on") as progress:
+        shown = run_demo(out, progress=progress)
+    pages = {"page": shown.measured.page, "track": shown.tracked.page}
+    if as_json:
+        runs = {name: str(run) for name, run in shown.runs.items()}
+        say([json.dumps({name: str(page) for name, page in pages.items()} | {"runs": runs}, indent=2)])
+        return
+    lines = [f"{found.model}: {found.text}" if found.model else found.text for found in shown.measured.findings]
+    say(map(printable, [*lines, *(f"{name}: {page}" for name, page in pages.items())]))
 
 
 @bench.command("measure")
@@ -172,6 +161,25 @@ def attention_bench(
     say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
 
+@bench.command("train")
+def train_bench(
+    recipe: Annotated[
+        str, typer.Option(help="a YAML file, or the name of a shipped recipe; its attention is exchanged")
+    ] = "tiny_scenes_softmax",
+    data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = "scenes:?n=512&size=64",
+    setting: Annotated[list[str] | None, typer.Option("--set", help="key of the recipe, as batch_size=64")] = None,
+    rounds: Annotated[int, typer.Option(help="rounds; softmax and entmax alternate")] = 7,
+    steps: Annotated[int, typer.Option(help="steps of each in a round")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default torch's own choice")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time whole training steps with softmax and with entmax. Pictures a second, the ratio, and the share of time that
+    training waits for pictures."""
+    with at_work() as progress:
+        found = bench_train(recipe, data, setting or [], rounds, steps, threads, progress)
+    say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
+
+
 def _print_measured(measured: api.Measured, *, as_json: bool) -> None:
     if as_json:
         models = [entry["label"] for entry in measured.measurement.manifest["models"]]
@@ -181,54 +189,6 @@ def _print_measured(measured: api.Measured, *, as_json: bool) -> None:
         return
     lines = [f"{found.model}: {found.text}" if found.model else found.text for found in measured.findings]
     say(map(printable, [*lines, f"page: {measured.page}"]))
-
-
-def _model_lines(model: dict[str, Any]) -> list[str]:
-    tokens = (
-        f"{model['grid'][0]} x {model['grid'][1]} patches of {model['patch_size'][0]} x {model['patch_size'][1]} px"
-    )
-    preparing = model["preprocessing"]
-    lines = {
-        "family": model["family"] + (f", {model['branch']}" if model["branch"] else ""),
-        "architecture": f"{model['architecture']}, {model['parameters'] / 1e6:.2f} M parameters",
-        "layers": f"0 (embedding) to {model['depth']}, width {model['width']}, {model['heads']} heads",
-        "tokens": f"{'CLS, ' * model['cls']}{model['registers']} registers, {tokens}",
-        "size": f"{model['size'][0]} x {model['size'][1]} px (native {model['native_size'][0]} x {model['native_size'][1]})",
-        "positions": f"resized by the rule '{model['positions']}'",
-        "pictures": f"mean {preparing['mean']}, std {preparing['std']}, {preparing['interpolation']}",
-        "final norm": "yes" if model["final_norm"] else "none: normed = raw",
-        "SHA-256": model["sha256"] or "not from a file",
-    }
-    shown = [*lines.items(), *(("note", note) for note in model["notes"])]
-    shown += [("not loaded", f"{key} ({reason})") for key, reason in model["dropped"]]
-    return [model["label"], *(f"  {name:<13} {value}" for name, value in shown)]
-
-
-def _data_lines(data: dict[str, Any]) -> list[str]:
-    opened = f"{data['pictures']} found, {data['opened']} opened, {len(data['unreadable'])} unreadable or missing"
-    smallest, largest = (
-        "none" if size is None else " x ".join(map(str, size)) for size in (data["smallest"], data["largest"])
-    )
-    counts = ", ".join(
-        f"{data[key]} {key.replace('_', ' ')}" for key in ("boxes", "crowds", "difficult", "masks", "depth")
-    )
-    lines = {
-        "pictures": opened,
-        "sizes": f"{smallest} to {largest} px (width x height)",
-        "annotations": counts,
-        "labels": f"{data['labelled']} pictures labelled, {data['classes']} classes",
-    }
-    if "boxes" in data["provides"]:
-        lines["no objects"] = f"{data['without_objects']} pictures"
-    if data["masks"]:
-        lines["masks"] = f"{data['mask_classes']} classes, {data['mask_share']:.1%} of the pixels are of one"
-    if data["depth"]:
-        lines["depth"] = f"{data['depth_share']:.1%} of the pixels have a reading"
-        if data["depth_range"]:
-            lines["depth"] += f", {data['depth_range'][0]:.3g} to {data['depth_range'][1]:.3g} m"
-    shown = [*lines.items(), *(("skipped", f"{entry['file']}: {entry['reason']}") for entry in data["unreadable"])]
-    shown += [("not used", f"{entry['file']}: {entry['reason']}") for entry in data["notes"]]
-    return [data["label"], *(f"  {name:<13} {value}" for name, value in shown)]
 
 
 def main() -> None:

@@ -11,8 +11,11 @@ import typer
 from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport, complain
 
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`")
+]
 Analyses = Annotated[
-    str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these, diffusion, discovery")
+    str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these and diffusion")
 ]
 Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")]
 Fitting = Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")]
@@ -27,13 +30,13 @@ Images = Annotated[int | None, typer.Option(help="at most so many pictures, even
 
 
 @contextmanager
-def at_work() -> Iterator[ProgressReport]:
-    """Shows progress; an interrupted command ends with one line."""
+def at_work(interrupted: str = "nothing was written") -> Iterator[ProgressReport]:
+    """Shows progress; an interrupted command ends with one line, which says what is left of its work."""
     try:
         with ProgressReport() as progress:
             yield progress
     except KeyboardInterrupt:
-        complain("interrupted; nothing was written")
+        complain(f"interrupted; {interrupted}")
         raise typer.Exit(130) from None
 
 

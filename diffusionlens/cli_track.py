@@ -22,7 +22,7 @@ from diffusionlens.cli_parts import (
     at_work,
     say,
 )
-from diffusionlens.progress import printable
+from diffusionlens.errors import printable
 
 
 def track(
@@ -42,7 +42,7 @@ def track(
     setting: Setting = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every checkpoint of training runs: curves over the epochs, side by side. Dense degradation is a thing of
+    """Measure every checkpoint of training runs. Curves over the epochs, side by side: dense degradation is a thing of
     prolonged training, and this is where it shows."""
     with at_work() as progress:
         tracked = api.track(

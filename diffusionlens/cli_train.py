@@ -29,7 +29,7 @@ def train(
     diagnose_analyses: Annotated[str, typer.Option(help="as --analyses of measure")] = api.TRACKED,
     as_json: Json = False,
 ) -> None:
-    """Train a ViT by self-distillation (DINO), with softmax or entmax attention. Several processes: torchrun."""
+    """Train a ViT as DINO does, with softmax or entmax attention. Several processes: torchrun."""
     done = api.train(
         recipe,
         data,

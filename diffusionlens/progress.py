@@ -12,17 +12,14 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from diffusionlens.errors import printable
+
 _EVERY = 10.0  # seconds between plain lines
 
 
 def speaks() -> bool:
     """Whether this process talks to people: of several that torchrun has started, only the first."""
     return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
-
-
-def printable(text: str) -> str:
-    """One line; control characters, which a file name may hold, as escapes, so that a terminal does not obey them."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def complain(text: str) -> None:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from urllib.parse import parse_qsl
 
 from diffusionlens.errors import InputError
@@ -68,6 +69,18 @@ def check_query(spec: Spec, allowed: dict[str, str]) -> None:
             hint = f"; did you mean '{near[0]}'?" if near else ""
             known = ", ".join(sorted(allowed)) or "none"
             raise InputError(f"'{key}' in '{spec.text}' is not an option of it (known: {known}){hint}")
+
+
+def expand_path(text: str) -> Path:
+    """A path as the user wrote it, with `~` and `~name` for home folders.
+
+    Raises:
+        InputError: `~name` names nobody.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise InputError(f"'{text}' begins with the home folder of an unknown user; write the path in full") from None
 
 
 def is_whole(text: str) -> bool:

@@ -14,6 +14,7 @@ BLOCKS = [
         re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     )
     if "# not run" not in block
+    and "# needs: runs/" not in block  # tests/training/test_opens.py runs those on real runs
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from diffusionlens.errors import InputError
-from diffusionlens.spec import check_query, parse_size, parse_spec
+from diffusionlens.spec import check_query, is_whole, parse_size, parse_spec
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,11 @@ def test_sizes(text: str, size: tuple[int, int]) -> None:
 def test_wrong_sizes(text: str) -> None:
     with pytest.raises(InputError, match="not a picture size"):
         parse_size(text)
+
+
+def test_whole_numbers_are_plain_digits() -> None:
+    """`str.isdigit` says yes to "²", of which `int` makes a traceback."""
+    assert all(is_whole(text) for text in ("0", "7", "007", "123456789"))
+    assert not any(is_whole(text) for text in ("", "²", "٣", "-1", "+1", "1.0", "1_0", " 1", "x", "1" * 10))
+    with pytest.raises(InputError, match="not a picture size"):
+        parse_size("²x224")

@@ -120,7 +120,7 @@ class Diagnostic(Metric):
     def observe(self, block: AttentionBlock, batch: Batch) -> None:
         """Takes in the attention of one layer for some pictures of `batch`; comes before `update` of that batch."""
 
-    def changed_pictures(self, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002  (subclasses use it)
+    def changed_pictures(self, batch: Batch) -> dict[str, Tensor]:
         """Pictures [b,3,H,W] made from those of `batch`, by name, whose tokens `update` needs beside the batch's own.
 
         `update` finds their traces in `trace.changed`, taken in the same way. Each picture costs one forward pass more,

@@ -16,7 +16,7 @@ from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 from diffusionlens.models.run_directory import is_run, list_weights
-from diffusionlens.spec import parse_spec
+from diffusionlens.spec import expand_path, parse_spec
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def find_moments(runs: Sequence[str], count: int | None = None) -> list[Moment]:
     moments: list[Moment] = []
     for text in runs:
         spec = parse_spec(text)
-        path = Path(spec.rest).expanduser()
+        path = expand_path(spec.rest)
         if not is_run(path):
             state = "is not a training run" if path.exists() else "does not exist"
             raise InputError(f"{path} {state}; wanted a folder that `diffusionlens train` made")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from diffusionlens.analysis.device import resolve_device
 from diffusionlens.attention import entmax15_attention
 from diffusionlens.bench.machine import machine, peak_allocation
 from diffusionlens.errors import InputError
@@ -88,8 +89,7 @@ def bench_attention(
     Raises:
         InputError: an unknown type, or `cpu` time asked for on a GPU.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(resolve_device(device))
     if unknown := [dtype for dtype in dtypes if dtype not in DTYPES]:
         raise InputError(f"type '{unknown[0]}' is not measured; wanted some of {', '.join(DTYPES)}")
     if rounds < 1:

@@ -1,7 +1,6 @@
 """`folder`: anybody's pictures, in class folders or flat, with VOC-style XML boxes where there are any."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.layout import class_folders, pictures_below, refuse_empty, root_of
@@ -10,7 +9,7 @@ from diffusionlens.data.sample import Picture
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.data.voc_xml import match_xml, read_voc_xml
 from diffusionlens.errors import InputError
-from diffusionlens.spec import Spec, check_query
+from diffusionlens.spec import Spec, check_query, expand_path
 
 _QUERY = {
     "boxes": "folder of VOC-style XML files with the pictures' names; default: beside each picture"
@@ -34,7 +33,7 @@ class Folder:
         pictures = pictures_below(self.folder)
         refuse_empty(pictures, self.folder, "pictures")
         given = spec.query.get("boxes")
-        boxes = self.folder if given is None else Path(given).expanduser()
+        boxes = self.folder if given is None else expand_path(given)
         if not boxes.is_dir():
             raise InputError(f"?boxes={given} is not a folder; wanted the XML annotations of {self.folder}")
         self._annotations, unclear = match_xml(pictures, self.folder, boxes)

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from diffusionlens.data.open_picture import SUFFIXES
 from diffusionlens.errors import InputError
-from diffusionlens.spec import Spec
+from diffusionlens.spec import Spec, expand_path
 
 # Folders looked into for a suggestion; a wrong root may be a whole disk.
 _SEARCHED = 200
@@ -21,7 +21,7 @@ def root_of(spec: Spec) -> Path:
     """
     if not spec.rest:
         raise InputError(f"'{spec.text}' names no folder; wanted {spec.kind}:ROOT")
-    root = Path(spec.rest).expanduser()
+    root = expand_path(spec.rest)
     if not root.is_dir():
         state = "is not a folder" if root.exists() else "does not exist"
         raise InputError(f"{root} {state}; wanted the root folder of the pictures, as {spec.kind}:ROOT")

@@ -7,7 +7,7 @@ from pathlib import Path
 from diffusionlens.data.layout import inside, pictures_below
 from diffusionlens.data.pairs import Pair
 from diffusionlens.errors import InputError
-from diffusionlens.spec import Spec
+from diffusionlens.spec import Spec, expand_path
 
 # So many lines of a list show which folder its paths start from.
 _TRIED = 20
@@ -72,7 +72,7 @@ def given_list(spec: Spec, root: Path) -> Path | None:
     """
     if "list" not in spec.query:
         return None
-    given = Path(spec.query["list"]).expanduser()
+    given = expand_path(spec.query["list"])
     for path in (given, root / given):
         if path.is_file():
             return path

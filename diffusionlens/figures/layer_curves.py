@@ -147,3 +147,12 @@ SPARSITY_PANELS = (
     Panel("Mean attention distance", "pixels", "sparsity", "mean_distance", "patch>patch"),
     Panel("Background to object", "share of weight", "sparsity", "background_to_object", "patch>patch"),
 )
+
+DIFFUSION_PANELS = (
+    Panel("Leakage", "points", "diffusion", "leakage"),
+    Panel("Label read, whole picture", "pictures (%)", "diffusion", "leakage_full"),
+    Panel("Label read, object erased", "pictures (%)", "diffusion", "leakage_erased"),
+    Panel("Spread, all background", "share of a whole exchange", "diffusion", "spread", "all"),
+    Panel("Spread, ring 1", "share of a whole exchange", "diffusion", "spread", "ring 1"),
+    Panel("Spread, ring 5+", "share of a whole exchange", "diffusion", "spread", "ring 5+"),
+)

@@ -2,35 +2,38 @@
 
 from functools import partial
 from math import isqrt
-from typing import Any
+from typing import Annotated, Any
 
-import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from timm.layers import SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from diffusionlens.errors import InputError
+from diffusionlens.models.positions import refuse_uneven
 from diffusionlens.spec import is_whole
 
 _HEAD_WIDTH = 64
 
+_Count = Annotated[int, Field(gt=0, le=2**20)]
+
 
 class Architecture(BaseModel):
     """What makes two plain ViTs different. `positions_of_prefix`: the position table starts with entries for the prefix
-    tokens. `rotary`: DINOv3's rotary positions instead of a table."""
+    tokens. `rotary`: DINOv3's rotary positions instead of a table. `epsilon`: of the LayerNorms; None for torch's 1e-5 in CLIP's
+    models, which have a norm in front of the blocks, and in DINOv3, and for timm's 1e-6 in all others."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    grid: tuple[int, int]
-    patch_size: tuple[int, int]
-    width: int
-    depth: int
-    heads: int
-    hidden: int
+    grid: tuple[_Count, _Count]
+    patch_size: tuple[_Count, _Count]
+    width: _Count
+    depth: _Count
+    heads: _Count
+    hidden: _Count
     has_cls: bool = True
-    registers: int = 0
+    registers: int = Field(default=0, ge=0, le=2**20)
     positions_of_prefix: bool = True
     rotary: bool = False
     layer_scale: bool = False
@@ -41,6 +44,13 @@ class Architecture(BaseModel):
     norm_before_blocks: bool = False
     final_norm: bool = True
     fc_norm: bool = False
+    epsilon: float | None = Field(default=None, gt=0)
+
+    @property
+    def norm_epsilon(self) -> float:
+        if self.epsilon is not None:
+            return self.epsilon
+        return 1e-5 if self.norm_before_blocks or self.rotary else 1e-6
 
     def describe(self) -> str:
         """For people: "ViT, 12 blocks, width 384, 6 heads, patch 16"."""
@@ -58,26 +68,30 @@ class Architecture(BaseModel):
 
 
 def read_architecture(
-    state: dict[str, Tensor], heads: int | None, size: tuple[int, int] | None, rotary: bool, file: str
+    state: dict[str, Tensor],
+    heads: int | None,
+    size: tuple[int, int] | None,
+    *,
+    rotary: bool = False,
+    epsilon: float | None = None,
+    way_out: str,
+    file: str,
 ) -> tuple[Architecture, list[str]]:
     """The architecture that weights under timm's names belong to, and what had to be assumed.
 
     Args:
         heads: given by the user, or None for one head per 64 dimensions.
         size: picture size (H, W) of the position table where it is not square.
+        way_out: what to do when the weights are not those of a plain ViT.
 
     Raises:
         InputError: a fact can't be read from the weights and was not given.
     """
     notes = []
-    try:
-        projection = state["patch_embed.proj.weight"]
-        hidden_in, hidden_out = _mlp_shapes(state)
-        width, patch = projection.shape[0], (projection.shape[2], projection.shape[3])
-    except KeyError as error:
-        raise InputError(f"{file} lacks the weight {error} of a ViT; wanted the whole backbone") from None
-    except IndexError:
-        raise InputError(f"{file}: weights of its patch embedding or first MLP are no matrices; it is no ViT") from None
+    _check_ranks(state, way_out, file)
+    projection = state["patch_embed.proj.weight"]
+    hidden_in, hidden_out = _mlp_shapes(state, way_out, file)
+    width, patch = projection.shape[0], (projection.shape[2], projection.shape[3])
     if projection.shape[1] != 3:
         raise InputError(f"{file} takes pictures of {projection.shape[1]} channels; only RGB models (3) are measured")
     if heads is None:
@@ -92,47 +106,85 @@ def read_architecture(
     prefix = int(has_cls) + registers
     grid, with_prefix = (16, 16), False
     if not rotary:
-        if "pos_embed" not in state or state["pos_embed"].dim() != 3:
-            raise InputError(
-                f"{file} has no position table (pos_embed, [1,N,D]), as a plain ViT has; is it another timm model, say which: "
-                f"?timm=NAME"
-            )
+        if "pos_embed" not in state:
+            raise InputError(f"{file} has no position table (pos_embed), as a plain ViT has; {way_out}")
         grid, with_prefix = _grid(state["pos_embed"].shape[1], prefix, patch, size, file)
-    architecture = Architecture(
-        grid=grid,
-        patch_size=patch,
-        width=width,
-        depth=1 + max(_block_number(key, file) for key in state if key.startswith("blocks.")),
-        heads=heads,
-        hidden=hidden_out,
-        has_cls=has_cls,
-        registers=registers,
-        positions_of_prefix=with_prefix,
-        rotary=rotary,
-        layer_scale=any(key in state for key in ("blocks.0.ls1.gamma", "blocks.0.gamma_1")),
-        swiglu="blocks.0.mlp.fc1_g.weight" in state or hidden_in != hidden_out,
-        qkv_bias=any(key in state for key in ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias")),
-        proj_bias="blocks.0.attn.proj.bias" in state,
-        qk_norm="blocks.0.attn.q_norm.weight" in state,
-        norm_before_blocks="norm_pre.weight" in state,
-        final_norm="norm.weight" in state,
-        fc_norm="fc_norm.weight" in state,
-    )
+    try:
+        architecture = Architecture(
+            grid=grid,
+            patch_size=patch,
+            width=width,
+            depth=_depth(state, file),
+            heads=heads,
+            hidden=hidden_out,
+            has_cls=has_cls,
+            registers=registers,
+            positions_of_prefix=with_prefix,
+            rotary=rotary,
+            layer_scale=any(key in state for key in ("blocks.0.ls1.gamma", "blocks.0.gamma_1")),
+            swiglu="blocks.0.mlp.fc1_g.weight" in state or hidden_in != hidden_out,
+            qkv_bias=any(key in state for key in ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias")),
+            proj_bias="blocks.0.attn.proj.bias" in state,
+            qk_norm="blocks.0.attn.q_norm.weight" in state,
+            norm_before_blocks="norm_pre.weight" in state,
+            final_norm="norm.weight" in state,
+            fc_norm="fc_norm.weight" in state,
+            epsilon=epsilon,
+        )
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise InputError(f"{file}: its weights would make a ViT whose {where} is beyond any ViT's; {way_out}") from None
     return architecture, notes
 
 
-def _block_number(key: str, file: str) -> int:
-    number = key.split(".")[1]
-    if not is_whole(number):
-        raise InputError(f"{file} has the weight '{key}'; wanted numbered blocks, as blocks.0: the file is no ViT's")
-    return int(number)
+# Dimensions of the weights that the architecture is read from.
+_RANKS = {
+    "patch_embed.proj.weight": 4,
+    "cls_token": 3,
+    "reg_token": 3,
+    "pos_embed": 3,
+    "blocks.0.mlp.fc1.weight": 2,
+    "blocks.0.mlp.fc1_g.weight": 2,
+    "blocks.0.mlp.fc2.weight": 2,
+}
 
 
-def _mlp_shapes(state: dict[str, Tensor]) -> tuple[int, int]:
+def _check_ranks(state: dict[str, Tensor], way_out: str, file: str) -> None:
+    for key, rank in _RANKS.items():
+        if key in state and state[key].dim() != rank:
+            raise InputError(
+                f"{file}: {key} has {state[key].dim()} dimensions {tuple(state[key].shape)}, wanted {rank} as in a plain ViT; "
+                f"{way_out}"
+            )
+
+
+def _depth(state: dict[str, Tensor], file: str) -> int:
+    """The number of blocks, which are numbered from 0 without a gap."""
+    numbers = set()
+    for key in state:
+        if key.startswith("blocks."):
+            number = key.split(".")[1]
+            if not is_whole(number):
+                raise InputError(
+                    f"{file} has the weight '{key}'; wanted numbered blocks, as blocks.0: this is no plain ViT"
+                )
+            numbers.add(int(number))
+    missing = next((number for number in range(len(numbers)) if number not in numbers), None)
+    if missing is not None:
+        raise InputError(
+            f"{file} has {len(numbers)} blocks up to number {max(numbers)}, and no block {missing}; give all"
+        )
+    return len(numbers)
+
+
+def _mlp_shapes(state: dict[str, Tensor], way_out: str, file: str) -> tuple[int, int]:
     """Inputs of the second layer of the MLP, and outputs of the first: they differ for a packed SwiGLU."""
     if "blocks.0.mlp.fc1_g.weight" in state:
         outputs = state["blocks.0.mlp.fc1_g.weight"].shape[0]
         return outputs, outputs
+    for key in ("blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"):
+        if key not in state:
+            raise InputError(f"{file} lacks the weight '{key}' of a plain ViT; {way_out}")
     return state["blocks.0.mlp.fc2.weight"].shape[1], state["blocks.0.mlp.fc1.weight"].shape[0]
 
 
@@ -141,6 +193,7 @@ def _grid(
 ) -> tuple[tuple[int, int], bool]:
     """The grid of a position table with `entries` entries, and whether the prefix tokens have entries too."""
     if size is not None:
+        refuse_uneven(f"?img_size={size[0]}x{size[1]}", size, patch, f"the patches of {file}")
         grid = (size[0] // patch[0], size[1] // patch[1])
         for with_prefix in (True, False):
             if entries - prefix * with_prefix == grid[0] * grid[1]:
@@ -168,7 +221,8 @@ def _common(architecture: Architecture) -> dict[str, Any]:
         "embed_dim": architecture.width,
         "depth": architecture.depth,
         "num_heads": architecture.heads,
-        "mlp_ratio": architecture.hidden / architecture.width,
+        "mlp_ratio": (architecture.hidden + 0.5)
+        / architecture.width,  # timm rounds down what a quotient may fall short of
         "qkv_bias": architecture.qkv_bias,
         "init_values": 1e-5 if architecture.layer_scale else None,
         "num_classes": 0,
@@ -189,8 +243,7 @@ def _build_plain(architecture: Architecture) -> nn.Module:
         pre_norm=architecture.norm_before_blocks,
         final_norm=architecture.final_norm or architecture.fc_norm,
         fc_norm=architecture.fc_norm,
-        # CLIP's models, which have a norm in front of the blocks, keep torch's own epsilon; all others timm's.
-        norm_layer=partial(nn.LayerNorm, eps=1e-5 if architecture.norm_before_blocks else 1e-6),
+        norm_layer=partial(nn.LayerNorm, eps=architecture.norm_epsilon),
     )
 
 
@@ -207,45 +260,5 @@ def _build_rotary(architecture: Architecture) -> nn.Module:
         rope_rotate_half=True,
         use_fc_norm=False,
         global_pool="token",
-        norm_layer=partial(nn.LayerNorm, eps=1e-5),
+        norm_layer=partial(nn.LayerNorm, eps=architecture.norm_epsilon),
     )
-
-
-def load_state(model: nn.Module, state: dict[str, Tensor], file: str) -> None:
-    """Loads `state` so that every weight of the model comes from it.
-
-    Raises:
-        InputError: a weight is missing, superfluous, of another shape, or not finite.
-    """
-    for key, value in state.items():
-        _check_dense(key, value, file)
-    own = model.state_dict()
-    missing = sorted(set(own) - set(state))
-    if missing:
-        raise InputError(
-            f"{file} lacks {len(missing)} weights of the backbone ({_some(missing)}); it would stay random there, so it "
-            f"is not loaded: give the whole checkpoint"
-        )
-    extra = sorted(set(state) - set(own))
-    if extra:
-        raise InputError(f"{file} has {len(extra)} weights that this ViT does not ({_some(extra)}); not a plain ViT")
-    for key, value in state.items():
-        if value.shape != own[key].shape:
-            wanted, got = tuple(own[key].shape), tuple(value.shape)
-            raise InputError(
-                f"{file}: {key} has the shape {got}, wanted {wanted}; the file mixes two models or is of another one"
-            )
-        if not torch.isfinite(value).all():
-            raise InputError(f"{file}: {key} has values that are NaN or infinite; the checkpoint is damaged")
-    model.load_state_dict({key: value.float() for key, value in state.items()}, strict=True)
-
-
-def _check_dense(key: str, value: Tensor, file: str) -> None:
-    """Refuses what no copy into a float32 parameter can be made of without losing something."""
-    if value.layout != torch.strided or value.is_quantized or value.is_meta or not value.is_floating_point():
-        kind = "meta" if value.is_meta else f"{value.layout}, {value.dtype}".replace("torch.", "")
-        raise InputError(f"{file}: {key} is a tensor of the kind {kind}; wanted dense floating-point weights")
-
-
-def _some(keys: list[str]) -> str:
-    return ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")

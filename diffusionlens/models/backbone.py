@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diffusionlens.errors import InputError
-from diffusionlens.models.positions import PositionRule, resize_positions
+from diffusionlens.models.positions import PositionRule, refuse_uneven, resize_positions
 
 _POSITION_TABLES = ("pos_embed", "relative_position_bias_table")  # what timm resizes when the picture's size changes
 
@@ -33,8 +33,9 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from, as the manifest states it. `sha256` is of the weights file; `family` the naming of
-    its keys; `branch` the network taken from a training file ("teacher"); `dropped` the keys left out, and why."""
+    """Where a model came from, as the manifest states it. `sha256` is of the weights file; `family` the naming of its keys;
+    `branch` the network taken from a training file ("teacher"); `epoch` and `step` how far it was trained, as far as that is
+    known; `dropped` the keys left out, and why."""
 
     spec: str
     family: str
@@ -42,6 +43,7 @@ class Origin:
     sha256: str | None = None
     branch: str | None = None
     epoch: int | None = None
+    step: int | None = None
     attention: str = "softmax"
     untrained: bool = False
     dropped: tuple[tuple[str, str], ...] = ()
@@ -125,13 +127,7 @@ class Backbone:
         Raises:
             InputError: the patch size does not divide `size`, or the model takes only its native size.
         """
-        for length, patch in zip(size, self.patch_size, strict=True):
-            if length < patch or length % patch:
-                near = sorted({max(length // patch, 1) * patch, (length // patch + 1) * patch})
-                raise InputError(
-                    f"size {size[0]}x{size[1]} does not fit {self.label}: {length} is not a multiple of its patch "
-                    f"size {patch}; use {' or '.join(map(str, near))}"
-                )
+        refuse_uneven(f"size {size[0]}x{size[1]}", size, self.patch_size, self.label)
         if size == self.size:
             return
         if not hasattr(self.model, "set_input_size"):

@@ -2,152 +2,83 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffusionlens.errors import InputError
+from diffusionlens.models.backbone import Preprocessing
+from diffusionlens.models.loading import check_tensors
+from diffusionlens.models.normalization import CLIP, HALF, IMAGENET
 from diffusionlens.models.positions import PositionRule
+from diffusionlens.models.unwrap import State, Unwrapped, unwrap
 
-State = dict[str, Tensor]
-BRANCHES = ("teacher", "student")
-
-# Names that torch's own wrappers put into a path; never part of a model's naming.
-_WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-_CONTAINERS = ("state_dict", "model_state_dict", "model", "module", "backbone", "encoder")
 _ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
 
 
 @dataclass
-class Weights:
-    """A backbone's weights under timm's names, and what was learned while looking for them."""
+class Weights(Unwrapped):
+    """A backbone's weights under timm's names, and what its family says that the weights do not.
 
-    state: State
+    `epsilon` is that of the LayerNorms where it is neither timm's nor torch's, `rotary` says that positions are DINOv3's.
+    """
+
     family: str = ""
     rule: PositionRule = "timm"
-    branch: str | None = None
-    epoch: int | None = None
-    dropped: list[tuple[str, str]] = field(default_factory=list)
     rotary: bool = False
-    half_mean: bool = False
+    preprocessing: Preprocessing = IMAGENET
+    epsilon: float | None = None
+    file: str = ""
 
 
-def find_backbone(content: Mapping[str, Any], wanted_branch: str | None, file: str) -> Weights:
-    """Takes the backbone out of whatever a training script saved around it, and converts its names.
+def find_backbone(content: Mapping[Any, Any], wanted_branch: str | None, file: str) -> Weights:
+    """Takes the backbone out of what a file holds, and converts its names.
 
     Args:
         content: what the file holds.
         wanted_branch: "teacher", "student", or None for the teacher where there is one.
 
     Raises:
-        InputError: no backbone, several of them, or not the wanted branch.
+        InputError: no backbone, several of them, not the wanted branch, or weights that can't be converted.
     """
-    found = Weights({})
-    tensors = _take_out(content, wanted_branch, found, file)
-    for family in FAMILIES:
-        if family.recognises(found.state):
-            found.family, found.rule = family.name, family.rule
-            family.convert(found)
-            return found
-    raise InputError(
-        f"{file}: the names of its weights are of no known family (first ones: {', '.join(list(tensors)[:4])}); known: "
-        + ", ".join(family.name for family in FAMILIES)
-    )
+    found = Weights(**vars(unwrap(content, wanted_branch, _ANCHORS, file)), file=file)
+    names = list(found.state)
+    family = next((family for family in FAMILIES if family.recognises(found.state)), None)
+    if family is None:
+        raise InputError(
+            f"{file}: the names of its weights are of no known family (first ones: {', '.join(names[:4])}); known: "
+            + ", ".join(family.name for family in FAMILIES)
+        )
+    found.family, found.rule = family.name, family.rule
+    _drop(found, family.dropped)
+    check_tensors(found.state, file)
+    try:
+        family.convert(found)
+    except KeyError as error:
+        raise InputError(f"{file} lacks the weight {error} of {family.name}; give the whole checkpoint") from None
+    except (IndexError, ValueError, RuntimeError):  # parts that can't be joined or split
+        raise InputError(
+            f"{file}: its weights have names of {family.name} and other shapes; the file is damaged"
+        ) from None
+    return found
 
 
-def find_timm(content: Mapping[str, Any], wanted_branch: str | None, own_keys: set[str], file: str) -> Weights:
-    """Takes out the weights of a timm model whose keys are `own_keys`, its names as they are; heads are dropped.
+def find_timm(content: Mapping[Any, Any], wanted_branch: str | None, own: State, file: str) -> Weights:
+    """Takes out the weights of a timm model whose own state is `own`; names stay, heads that it lacks are dropped.
 
     Raises:
         InputError: as `find_backbone`.
     """
-    found = Weights({}, family="timm")
-    _take_out(content, wanted_branch, found, file)
-    _drop(
-        found,
-        {rf"(?!({'|'.join(map(re.escape, sorted(own_keys)))})$){head}": reason for head, reason in _HEADS.items()},
-    )
+    anchor = _ANCHORS[0] if _ANCHORS[0] in own else max(own, key=len)
+    found = Weights(**vars(unwrap(content, wanted_branch, [anchor], file)), family="timm")
+    unknown = Weights({key: value for key, value in found.state.items() if key not in own})
+    _drop(unknown, _HEADS | _COMPUTED | {r"mask_token$": "used in pretraining only"})
+    found.state = {key: value for key, value in found.state.items() if key in own or key in unknown.state}
+    found.dropped += unknown.dropped
+    check_tensors(found.state, file)
     return found
-
-
-def _take_out(content: Mapping[str, Any], branch: str | None, found: Weights, file: str) -> State:
-    """Fills `found.state` with the backbone's weights under their own names; returns all tensors."""
-    tensors = _unwrap(content, branch, found, file)
-    tensors = {_without_wrappers(key): value for key, value in tensors.items()}
-    prefix = _prefix(tensors, branch, found, file)
-    for key, value in tensors.items():
-        if not key.startswith(prefix):
-            found.dropped.append((key, "outside the backbone"))
-        else:
-            found.state[key[len(prefix) :]] = value
-    return tensors
-
-
-def _unwrap(content: Mapping[str, Any], branch: str | None, found: Weights, file: str) -> State:
-    """Goes down through `teacher`, `state_dict`, ... to the dictionary of tensors."""
-    epoch = content.get("epoch")
-    if isinstance(epoch, int):
-        found.epoch = epoch
-    nested = [key for key, value in content.items() if isinstance(value, Mapping) and _has_anchor(value)]
-    branches = [name for name in BRANCHES if name in nested]
-    if branches:
-        chosen = branch or branches[0]
-        if chosen not in branches:
-            raise InputError(f"{file} has no branch '{branch}'; it has {', '.join(branches)}")
-        found.branch = chosen
-    elif nested:
-        chosen = next((key for key in _CONTAINERS if key in nested), nested[0])
-        if len(nested) > 1 and chosen not in _CONTAINERS:
-            raise InputError(f"{file} holds several networks ({', '.join(nested)}); save the one that is meant alone")
-    else:
-        if not _has_anchor(content):
-            some = ", ".join(map(str, list(content)[:4])) or "nothing"
-            raise InputError(f"{file} holds no ViT backbone: no '{_ANCHORS[0]}' among its entries ({some}, ...)")
-        if strange := next(
-            (key for key, value in content.items() if isinstance(value, Tensor) and type(key) is not str), None
-        ):
-            raise InputError(
-                f"{file} has a weight under the key {strange!r}, which is no name; save a model's state_dict()"
-            )
-        return {key: value for key, value in content.items() if isinstance(value, Tensor)}
-    for key in content:
-        if key != chosen and key != "epoch":
-            found.dropped.append((str(key), "not the chosen network" if key in nested else "training state"))
-    return _unwrap(content[chosen], branch, found, file)
-
-
-def _has_anchor(content: Mapping[str, Any]) -> bool:
-    return any(
-        str(key).endswith(_ANCHORS) if isinstance(value, Tensor) else isinstance(value, Mapping) and _has_anchor(value)
-        for key, value in content.items()
-    )
-
-
-def _without_wrappers(key: str) -> str:
-    parts = [part for part in key.split(".") if part not in _WRAPPERS]
-    while len(parts) > 1 and parts[0] == "module":
-        parts.pop(0)
-    return ".".join(parts)
-
-
-def _prefix(tensors: State, branch: str | None, found: Weights, file: str) -> str:
-    """What stands before the backbone's own names ("backbone.", "teacher.backbone.", "dinov2.", ...)."""
-    prefixes = {key[: -len(anchor)] for key in tensors for anchor in _ANCHORS if key.endswith(anchor)}
-    if len(prefixes) > 1 or branch:
-        of_branch = {name: [prefix for prefix in prefixes if prefix.split(".")[0] == name] for name in BRANCHES}
-        name = branch or ("teacher" if of_branch["teacher"] else "student")
-        if len(of_branch[name]) == 1:
-            found.branch = name
-            return of_branch[name][0]
-        if branch and found.branch != branch:
-            raise InputError(f"{file} has no branch '{branch}'; leave out ?branch, it holds one network")
-    if len(prefixes) != 1:
-        raise InputError(
-            f"{file} holds several networks ({', '.join(sorted(prefixes))}); save the one that is meant alone"
-        )
-    return prefixes.pop()
 
 
 # --- the families --------------------------------------------------------------------------------------------------
@@ -155,11 +86,13 @@ def _prefix(tensors: State, branch: str | None, found: Weights, file: str) -> st
 
 @dataclass(frozen=True)
 class Family:
-    """`recognises` looks at the backbone's own names; `convert` brings them to timm's, in place."""
+    """`recognises` looks at the backbone's own names; `convert` brings what is left without `dropped` (pattern of a name
+    -> why) to timm's, in place."""
 
     name: str
     rule: PositionRule
     recognises: Callable[[State], bool]
+    dropped: Mapping[str, str]
     convert: Callable[[Weights], None]
 
 
@@ -179,6 +112,10 @@ def _rename(found: Weights, rules: Mapping[str, str]) -> None:
     for key, value in found.state.items():
         for pattern, replacement in rules.items():
             key = re.sub(f"^{pattern}", replacement, key)
+        if key in renamed:
+            raise InputError(
+                f"{found.file} has the weight '{key}' twice, under names of two trainings; save one network"
+            )
         renamed[key] = value
     found.state = renamed
 
@@ -187,16 +124,20 @@ _HEADS = {
     r"(head|head_dist|fc|linear|projector|predictor|pre_logits|classifier|dino_head|ibot_head)\.": "head",
     r"attn_pool\.": "pooling head",
 }
+_NOT_FOR_TOKENS = _HEADS | {r"mask_token$": "used in pretraining only"}
+_COMPUTED = {r"(.*\.)?(relative_position_index$|rope\.)": "computed, not learned"}
 
 
 def _convert_timm(found: Weights) -> None:
-    _drop(found, _HEADS | {r"mask_token$": "used in pretraining only"})
+    if "norm_pre.weight" in found.state:  # CLIP
+        found.preprocessing = CLIP
+    elif any(key.startswith("attn_pool.") for key, _ in found.dropped):  # SigLIP
+        found.preprocessing = HALF
     if "dist_token" in found.state:  # DeiT's distillation token: a second prefix token with a position of its own
         found.state["reg_token"] = found.state.pop("dist_token")
 
 
 def _convert_dinov2(found: Weights) -> None:
-    _drop(found, _HEADS | {r"mask_token$": "used in pretraining only"})
     # Training files chunk the blocks for FSDP: blocks.CHUNK.N.*
     _rename(found, {r"blocks\.\d+\.(\d+\.)": r"blocks.\1", r"register_tokens$": "reg_token"})
     _rename(found, {r"(blocks\.\d+\.mlp)\.w12\.": r"\1.fc1.", r"(blocks\.\d+\.mlp)\.w3\.": r"\1.fc2."})
@@ -208,22 +149,26 @@ def _convert_dinov2(found: Weights) -> None:
 def _fold_cls_position(state: State) -> None:
     """With registers, timm gives positions to patches alone: the CLS token takes its own along."""
     if "pos_embed" in state and "cls_token" in state:
-        state["cls_token"] = state["cls_token"] + state["pos_embed"][:, :1]
+        place = state["pos_embed"][:, :1]
+        _refuse_unequal(place, state["cls_token"])  # a sum would stretch one to the other
+        state["cls_token"] = state["cls_token"] + place
         state["pos_embed"] = state["pos_embed"][:, 1:]
+
+
+def _refuse_unequal(*parts: Tensor) -> None:
+    if len({part.shape for part in parts}) > 1:
+        raise ValueError("unequal shapes")
+
+
+_DINOV3_DROPPED = _NOT_FOR_TOKENS | {
+    r"rope_embed\.": "computed, not learned",
+    r"blocks\.\d+\.attn\.qkv\.bias_mask$": "says that keys have no bias",
+    r"(local_cls_norm|cls_norm)\.": "used in pretraining only",
+}
 
 
 def _convert_dinov3(found: Weights) -> None:
     found.rotary = True
-    _drop(
-        found,
-        _HEADS
-        | {
-            r"mask_token$": "used in pretraining only",
-            r"rope_embed\.": "computed, not learned",
-            r"blocks\.\d+\.attn\.qkv\.bias_mask$": "says that keys have no bias",
-            r"(local_cls_norm|cls_norm)\.": "used in pretraining only",
-        },
-    )
     _rename(
         found,
         {
@@ -246,6 +191,7 @@ def _fuse_qkv(found: Weights, stem: str) -> None:
     """query, key, value projections -> one, as timm has them."""
     for key in [key for key in found.state if re.search(rf"{stem}\.query\.(weight|bias)$", key)]:
         parts = [found.state.pop(key.replace(".query.", f".{name}.")) for name in ("query", "key", "value")]
+        _refuse_unequal(*parts)  # 96 + 32 + 64 rows would be as many as three times 64
         found.state[re.sub(rf"{stem}\.query\.", "attn.qkv.", key)] = torch.cat(parts)
 
 
@@ -260,7 +206,6 @@ _HF_DROPPED = _HEADS | {r"embeddings\.mask_token$": "used in pretraining only", 
 
 
 def _convert_hf_dinov2(found: Weights) -> None:
-    _drop(found, _HF_DROPPED)
     _rename(found, _HF_EMBEDDINGS | {r"embeddings\.register_tokens$": "reg_token"})
     _fuse_qkv(found, r"attention\.attention")
     _rename(
@@ -279,8 +224,7 @@ def _convert_hf_dinov2(found: Weights) -> None:
 
 
 def _convert_hf_vit(found: Weights) -> None:
-    found.half_mean = True
-    _drop(found, _HF_DROPPED)
+    found.preprocessing, found.epsilon = HALF, 1e-12
     _rename(found, _HF_EMBEDDINGS)
     _fuse_qkv(found, r"attention\.attention")
     _rename(
@@ -303,11 +247,25 @@ def _is_dinov2(state: State) -> bool:
 
 # The first that recognises the names wins: the narrower ones stand first.
 FAMILIES = (
-    Family("Hugging Face DINOv2", "bicubic", lambda s: any(".layer_scale1." in k for k in s), _convert_hf_dinov2),
-    Family("Hugging Face ViT", "bicubic", lambda s: any(".layernorm_before." in k for k in s), _convert_hf_vit),
-    Family("DINOv3", "timm", lambda s: "storage_tokens" in s or any("rope_embed" in k for k in s), _convert_dinov3),
-    Family("DINOv2", "dino", _is_dinov2, _convert_dinov2),
-    Family("timm with registers", "timm", lambda s: "reg_token" in s, _convert_timm),
-    Family("DINO or timm", "dino", lambda s: "cls_token" in s, _convert_timm),
-    Family("timm without CLS", "timm", lambda s: "patch_embed.proj.weight" in s, _convert_timm),
+    Family(
+        "Hugging Face DINOv2",
+        "bicubic",
+        lambda s: any(".layer_scale1." in k for k in s),
+        _HF_DROPPED,
+        _convert_hf_dinov2,
+    ),
+    Family(
+        "Hugging Face ViT", "bicubic", lambda s: any(".layernorm_before." in k for k in s), _HF_DROPPED, _convert_hf_vit
+    ),
+    Family(
+        "DINOv3",
+        "timm",
+        lambda s: "storage_tokens" in s or any("rope_embed" in k for k in s),
+        _DINOV3_DROPPED,
+        _convert_dinov3,
+    ),
+    Family("DINOv2", "dino", _is_dinov2, _NOT_FOR_TOKENS, _convert_dinov2),
+    Family("timm with registers", "timm", lambda s: "reg_token" in s, _NOT_FOR_TOKENS, _convert_timm),
+    Family("DINO or timm", "dino", lambda s: "cls_token" in s, _NOT_FOR_TOKENS, _convert_timm),
+    Family("timm without CLS", "timm", lambda s: "patch_embed.proj.weight" in s, _NOT_FOR_TOKENS, _convert_timm),
 )

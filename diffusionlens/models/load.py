@@ -1,46 +1,45 @@
 """`load_model`: a MODEL string to a Backbone."""
 
-import warnings
-from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import timm
-import torch
 
 from diffusionlens.errors import InputError
-from diffusionlens.models.architecture import load_state, read_architecture
-from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
+from diffusionlens.models.architecture import Architecture, read_architecture
+from diffusionlens.models.backbone import Backbone, Origin
 from diffusionlens.models.convert import convert
-from diffusionlens.models.families import BRANCHES, find_backbone, find_timm
-from diffusionlens.models.own_format import Description, read_description
+from diffusionlens.models.families import Weights, find_backbone
+from diffusionlens.models.loading import fill
+from diffusionlens.models.normalization import given_normalization
+from diffusionlens.models.own_format import read_description
+from diffusionlens.models.own_models import from_checkpoint, from_description, from_run, is_checkpoint, run_of
 from diffusionlens.models.positions import POSITION_RULES
+from diffusionlens.models.query import choice, flag, heads_of, refuse_options
 from diffusionlens.models.timm_adapter import backbone_of
-from diffusionlens.models.variant import Variant, remember
+from diffusionlens.models.timm_models import from_file_of_timm, from_timm
+from diffusionlens.models.unwrap import BRANCHES
+from diffusionlens.models.variant import Variant
 from diffusionlens.models.weights_file import SUFFIXES, read_weights, sha256
-from diffusionlens.spec import Spec, check_query, is_whole, parse_size, parse_spec
-
-_IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_HALF = Preprocessing((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-_CLIP = Preprocessing((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-_NORMALIZATIONS = {"imagenet": _IMAGENET, "half": _HALF, "clip": _CLIP}
+from diffusionlens.spec import Spec, check_query, expand_path, parse_size, parse_spec
 
 _ATTENTION = {"attention": "softmax, entmax15 or sparsemax, in place of the model's own"}
 _TIMM_QUERY = {"pretrained": "true or false", "img_size": "N or HxW"} | _ATTENTION
-_FILE_QUERY = {
+_OWN_QUERY = {"positions": "rule by which positions are resized"} | _ATTENTION
+_FILE_QUERY = _OWN_QUERY | {
     "heads": "number of heads",
     "branch": "teacher or student",
-    "positions": "rule by which positions are resized",
     "img_size": "HxW of the position table",
     "timm": "name of the timm model that the file is of",
     "normalize": "imagenet, half or clip: mean and std of the pictures",
-} | _ATTENTION
-_OWN_QUERY = {key: _FILE_QUERY[key] for key in ("positions", "attention")}
+    "mean": "R,G,B, or imagenet, half or clip",
+    "std": "R,G,B, or imagenet, half or clip",
+}
+_RUN_QUERY = _OWN_QUERY | {"branch": _FILE_QUERY["branch"]}
+_SAID_BY_OURS = sorted(set(_FILE_QUERY) - set(_OWN_QUERY))
 
 
 def load_model(text: str) -> Backbone:
-    """Opens `[label=]timm:NAME` or `[label=]FILE`, ready to measure.
+    """Opens `[label=]timm:NAME`, `[label=]FILE` or `[label=]RUN[@epoch=N]`, ready to measure.
 
     Args:
         text: MODEL as on the command line; see the user guide for its forms and options.
@@ -55,78 +54,55 @@ def load_model(text: str) -> Backbone:
 
 
 def _open(spec: Spec) -> Backbone:
-    text = spec.text
     if spec.kind == "timm":
-        return _from_timm(spec)
+        check_query(spec, _TIMM_QUERY)
+        return from_timm(spec, pretrained=flag(spec, "pretrained", default=True))
     if spec.kind:
-        raise InputError(f"'{spec.kind}:' in '{text}' is no kind of model; wanted timm:NAME or a weights file")
-    path = Path(spec.rest).expanduser()
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME")
+        raise InputError(f"'{spec.kind}:' in '{spec.text}' is no kind of model; wanted timm:NAME or a weights file")
+    path = expand_path(spec.rest)
+    try:
+        run, is_folder = run_of(spec), path.is_dir()
+    except OSError as error:  # a name too long for the system, or a folder that may not be entered
+        raise InputError(f"'{spec.rest}' can't be looked at ({error.strerror}); wanted a weights file") from None
+    if run is not None:
+        check_query(spec, _RUN_QUERY)
+        return from_run(spec, *run)
+    if is_folder:
+        raise InputError(
+            f"{path} is a folder, and no training run; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME"
+        )
     if path.suffix not in SUFFIXES:
         near = f"; did you mean timm:{spec.rest}?" if timm.is_model(spec.rest) else ""
         raise InputError(f"'{spec.rest}' is not a weights file ({', '.join(SUFFIXES)}) or timm:NAME{near}")
     return _from_file(spec, path)
 
 
-def _from_timm(spec: Spec) -> Backbone:
-    check_query(spec, _TIMM_QUERY)
-    name = spec.rest
-    base = name.split(".")[0]
-    if not timm.is_model(base):
-        near = get_close_matches(base, timm.list_models(), n=1)
-        raise InputError(f"timm has no model '{name}'" + (f"; did you mean timm:{near[0]}?" if near else ""))
-    pretrained = _flag(spec, "pretrained", default=True)
-    options = {"img_size": parse_size(spec.query["img_size"])} if "img_size" in spec.query else {}
-    _check_architecture(spec, name, options)
-    try:
-        # Untrained weights are drawn from a fixed seed: the same command gives the same numbers.
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            warnings.simplefilter("ignore")
-            torch.manual_seed(0)
-            model = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
-    except Exception as error:  # timm and the hub raise of every kind: no network, unknown tag, refused option
-        reason = " ".join(str(error).split())[:160]
-        hint = f"; without a network use a weights file, or timm:{name}?pretrained=false for an untrained model"
-        raise InputError(f"timm could not make '{name}' ({reason}){hint if pretrained else ''}") from None
-    remember(model, Variant(timm=name, options=options))
-    notes = () if pretrained else ("untrained: weights are random",)
-    origin = Origin(spec.text, "timm", name, untrained=not pretrained, notes=notes)
-    return backbone_of(spec.label or name, model, origin)
-
-
 def _from_file(spec: Spec, path: Path) -> Backbone:
     check_query(spec, _FILE_QUERY)
-    branch = spec.query.get("branch")
-    if branch is not None and branch not in BRANCHES:
-        raise InputError(f"?branch={branch} in '{spec.text}'; wanted one of {', '.join(BRANCHES)}")
-    rule = spec.query.get("positions")
-    if rule is not None and rule not in POSITION_RULES:
-        raise InputError(f"?positions={rule} in '{spec.text}'; wanted one of {', '.join(POSITION_RULES)}")
-    content, metadata = read_weights(path)
+    branch, rule, heads = choice(spec, "branch", BRANCHES), choice(spec, "positions", POSITION_RULES), heads_of(spec)
+    size = parse_size(spec.query["img_size"]) if "img_size" in spec.query else None
+    given = given_normalization(spec)
+    content, metadata = read_weights(path, mapped=True)
     description = read_description(metadata, str(path))
     if description is not None:
-        return _from_description(spec, path, dict(content), description)
+        refuse_options(spec, _SAID_BY_OURS, "the file is diffusionlens' own and says it itself")
+        return from_description(spec, path, content, description)
+    if is_checkpoint(content):
+        refuse_options(spec, [key for key in _SAID_BY_OURS if key != "branch"], "the run says it itself")
+        return from_checkpoint(spec, path, content)
     if "timm" in spec.query:
-        return _from_file_of_timm(spec, path, content, branch)
+        return from_file_of_timm(spec, path, content, branch, rule)  # type: ignore[arg-type]
     found = find_backbone(content, branch, str(path))
-    heads = None
-    if "heads" in spec.query:
-        if not is_whole(spec.query["heads"]) or int(spec.query["heads"]) == 0:
-            raise InputError(f"?heads={spec.query['heads']} in '{spec.text}'; wanted a whole number, as ?heads=6")
-        heads = int(spec.query["heads"])
-    size = parse_size(spec.query["img_size"]) if "img_size" in spec.query else None
-    architecture, notes = read_architecture(found.state, heads, size, found.rotary, str(path))
-    model = Variant(architecture=architecture).build()
-    load_state(model, found.state, str(path))
-    preprocessing = _HALF if found.half_mean else _CLIP if architecture.norm_before_blocks else _IMAGENET
-    if "normalize" in spec.query:
-        preprocessing = _normalization(spec)
-    elif "timm" in found.family:
-        notes.append(
-            f"pictures are normalised by mean {preprocessing.mean}, std {preprocessing.std}, the activation is GELU: the file "
-            f"does not say; for a file of timm's own add ?timm=NAME, or ?normalize=imagenet, half or clip"
-        )
+    if found.rotary:
+        refuse_options(spec, ("positions", "img_size"), f"{found.family} has no position table")
+    way_out = "give the whole checkpoint"
+    if "timm" in found.family:
+        way_out += ", or, for another timm model than a plain ViT, say which: ?timm=NAME"
+    architecture, notes = read_architecture(
+        found.state, heads, size, rotary=found.rotary, epsilon=found.epsilon, way_out=way_out, file=str(path)
+    )
+    model = fill(Variant(architecture=architecture), found.state, str(path), way_out)
+    notes.append(_assumed(found, architecture, given is not None))
     if found.family == "DINO or timm" and rule is None:
         notes.append("positions are resized by DINO's rule; for a file of timm's own say ?positions=timm")
     origin = Origin(
@@ -143,84 +119,21 @@ def _from_file(spec: Spec, path: Path) -> Backbone:
         spec.label or path.stem,
         model,
         origin,
-        preprocessing=preprocessing,
+        preprocessing=given or found.preprocessing,
         position_rule=rule or found.rule,  # type: ignore[arg-type]
     )
 
 
-def _from_file_of_timm(spec: Spec, path: Path, content: Mapping[str, Any], branch: str | None) -> Backbone:
-    """A file under a timm model's names: what weights do not say (normalisation, epsilon, activation) comes from timm."""
-    for key in ("heads", "positions"):
-        if key in spec.query:
-            raise InputError(f"?{key} in '{spec.text}' is of no use beside ?timm=, which says it; leave it out")
-    name = spec.query["timm"]
-    options = {"img_size": parse_size(spec.query["img_size"])} if "img_size" in spec.query else {}
-    _check_architecture(spec, name, options)
-    variant = Variant(timm=name, options=options)
-    model = variant.build()
-    found = find_timm(content, branch, set(model.state_dict()), str(path))
-    load_state(model, found.state, str(path))
-    origin = Origin(
-        spec.text,
-        f"timm {name}",
-        variant.describe(),
-        sha256(path),
-        found.branch,
-        found.epoch,
-        dropped=tuple(found.dropped),
-    )
-    preprocessing = _normalization(spec) if "normalize" in spec.query else None
-    return backbone_of(spec.label or path.stem, model, origin, preprocessing=preprocessing)
-
-
-def _normalization(spec: Spec) -> Preprocessing:
-    name = spec.query["normalize"]
-    if name not in _NORMALIZATIONS:
-        raise InputError(f"?normalize={name} in '{spec.text}'; wanted one of {', '.join(_NORMALIZATIONS)}")
-    return _NORMALIZATIONS[name]
-
-
-def _check_architecture(spec: Spec, name: str, options: dict[str, Any]) -> None:
-    """Builds the model without memory, weights or a network, so that a refusal comes before any of them is spent."""
-    with torch.device("meta"):
-        model = Variant(timm=name, options=options).build()
-    backbone = backbone_of(name, model, Origin(spec.text, "timm", name))
-    if "img_size" in options and backbone.native_size != options["img_size"]:
-        wanted, patch = options["img_size"], backbone.patch_size
-        near = " or ".join(
-            f"{n * patch[0]}x{n * patch[1]}" for n in (wanted[0] // patch[0], wanted[0] // patch[0] + 1) if n
+def _assumed(found: Weights, architecture: Architecture, normalization_given: bool) -> str:
+    """What weights do not say and makes other numbers of the same weights."""
+    activation = "SwiGLU" if architecture.swiglu else "GELU"
+    facts = [f"LayerNorm epsilon {architecture.norm_epsilon:g}", f"activation {activation}"]
+    if not normalization_given:
+        mean, std = (
+            ",".join(f"{x:.3g}" for x in values) for values in (found.preprocessing.mean, found.preprocessing.std)
         )
-        raise InputError(
-            f"?img_size={spec.query['img_size']} in '{spec.text}' is no multiple of the patch size {patch[0]}x{patch[1]}; for a "
-            f"square picture use {near}"
-        )
-
-
-def _from_description(spec: Spec, path: Path, state: dict[str, object], description: Description) -> Backbone:
-    check_query(spec, _OWN_QUERY)
-    model = description.build()
-    load_state(model, state, str(path))  # type: ignore[arg-type]
-    origin = Origin(
-        spec.text,
-        "diffusionlens",
-        description.describe(),
-        sha256(path),
-        epoch=description.epoch,
+        facts = [f"mean {mean} and std {std} of the pictures", *facts]
+    return (
+        f"assumed, as the file does not say: {', '.join(facts)}; if that is wrong, say ?timm=NAME for a file of a timm model, "
+        f"or ?normalize=imagenet, half or clip"
     )
-    rule = spec.query.get("positions", description.position_rule)
-    return backbone_of(
-        spec.label or path.stem,
-        model,
-        origin,
-        preprocessing=description.preprocessing,
-        position_rule=rule,  # type: ignore[arg-type]
-    )
-
-
-def _flag(spec: Spec, key: str, *, default: bool) -> bool:
-    value = spec.query.get(key)
-    if value is None:
-        return default
-    if value.lower() not in ("true", "false"):
-        raise InputError(f"?{key}={value} in '{spec.text}'; wanted true or false")
-    return value.lower() == "true"

@@ -7,7 +7,7 @@ with softmax.
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, ValidationError
@@ -22,16 +22,20 @@ from diffusionlens.models.variant import Variant, variant_of
 
 KEY = "diffusionlens"
 
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Scale = Annotated[float, Field(allow_inf_nan=False, gt=0)]
+
 
 class Description(Variant):
     """What the metadata of an own file say. `recipe` is the training recipe, resolved; free of meaning for loading."""
 
     format: Literal[1] = 1
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    interpolation: str = "bicubic"
+    mean: tuple[_Finite, _Finite, _Finite] = (0.485, 0.456, 0.406)
+    std: tuple[_Scale, _Scale, _Scale] = (0.229, 0.224, 0.225)
+    interpolation: str = Field(default="bicubic", pattern="^[a-z-]{1,20}$")
     position_rule: PositionRule = "dino"
     epoch: int | None = None
+    step: int | None = None
     recipe: dict[str, Any] = Field(default_factory=dict)
 
     @property
@@ -40,7 +44,7 @@ class Description(Variant):
 
 
 def describe(model: nn.Module, **facts: Any) -> Description:
-    """The description of a model of ours, with `facts` (mean, std, interpolation, position_rule, epoch, recipe).
+    """The description of a model of ours, with `facts` (mean, std, interpolation, position_rule, epoch, step, recipe).
 
     Raises:
         InputError: the model was made elsewhere.
@@ -83,7 +87,13 @@ def save_model(path: Path | str, backbone: Backbone, dtype: torch.dtype = torch.
         )
     preparing = backbone.preprocessing
     facts = {"mean": preparing.mean, "std": preparing.std, "interpolation": preparing.interpolation}
-    description = describe(backbone.model, **facts, position_rule=backbone.position_rule, epoch=backbone.origin.epoch)
+    description = describe(
+        backbone.model,
+        **facts,
+        position_rule=backbone.position_rule,
+        epoch=backbone.origin.epoch,
+        step=backbone.origin.step,
+    )
     save_own(Path(path), backbone.model, description, dtype)
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from diffusionlens.errors import InputError
+
 PositionRule = Literal["timm", "dino", "bicubic"]
 """timm: bicubic to the exact grid, antialiased (also DINOv2's models with registers). dino: bicubic by the scale factor
 (target + 0.1) / source, no antialiasing (DINO, and DINOv2 without registers). bicubic: bicubic to the exact grid, no
@@ -43,3 +45,18 @@ def resize_positions(table: Tensor, native: tuple[int, int], grid: tuple[int, in
     flat = resized.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)
     assert flat.shape[1] == grid[0] * grid[1]
     return torch.cat([table[:, :prefix], flat], 1)
+
+
+def refuse_uneven(what: str, size: tuple[int, int], patch_size: tuple[int, int], whose: str) -> None:
+    """Refuses a picture size (H, W) that the patch size does not divide, naming the nearest ones that it does.
+
+    Raises:
+        InputError: as said.
+    """
+    for length, patch in zip(size, patch_size, strict=True):
+        if length < patch or length % patch:
+            near = sorted({max(length // patch, 1) * patch, (length // patch + 1) * patch})
+            raise InputError(
+                f"{what} does not fit {whose}: {length} is not a multiple of its patch size {patch}; use "
+                f"{' or '.join(map(str, near))}"
+            )

@@ -1,6 +1,7 @@
 """What a model is built from, in words that a weights file can keep: an architecture and the variants upon it."""
 
 import warnings
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,19 @@ AttentionName = Literal["softmax", "entmax15", "sparsemax"]
 Specialization = Literal["none", "cls_patch"]
 
 ALPHA: dict[AttentionName, float] = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
+
+
+# Options of timm.create_model that load weights from somewhere or change the process, and describe no network.
+_NO_ARCHITECTURE = (
+    "cache_dir",
+    "checkpoint_path",
+    "exportable",
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "scriptable",
+)
+_LARGEST = 2**20  # of a number that describes a ViT; beyond it memory and time are gone before anybody can say so
 
 
 class Variant(BaseModel):
@@ -60,6 +74,13 @@ class Variant(BaseModel):
 
     def _from_timm(self) -> nn.Module:
         name = str(self.timm)
+        for option, value in self.options.items():
+            if option in _NO_ARCHITECTURE:
+                raise InputError(f"the option '{option}' of '{name}' says nothing of its architecture; leave it out")
+            if any(isinstance(number, int | float) and abs(number) > _LARGEST for number in _flat(value)):
+                raise InputError(
+                    f"the option {option}={value} of '{name}' is beyond any ViT; wanted {_LARGEST} at most"
+                )
         if not timm.is_model(name.split(".")[0]):
             near = get_close_matches(name, timm.list_models(), n=1)
             raise InputError(f"timm has no model '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
@@ -70,6 +91,14 @@ class Variant(BaseModel):
                 return timm.create_model(name, pretrained=False, **options)
         except Exception as error:  # timm raises of every kind for options that do not fit
             raise InputError(f"timm could not make '{name}' ({' '.join(str(error).split())[:160]})") from None
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _flat(part)
+    else:
+        yield value
 
 
 def remember(model: nn.Module, variant: Variant) -> None:

@@ -5,20 +5,23 @@ import hashlib
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, some
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 
 # DINO and its descendants keep their command-line arguments in the file. A Namespace is a bare bag of attributes.
 _ALLOWED: list[Any] = [argparse.Namespace]
+
+_GROWTH = 20  # weights that a zip program has packed grow by two at most, constants among them included
 
 
 def sha256(path: Path) -> str:
@@ -27,18 +30,24 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_weights(path: Path) -> tuple[Mapping[str, Any], dict[str, str]]:
+def read_weights(path: Path, *, mapped: bool = False) -> tuple[Mapping[Any, Any], dict[str, str]]:
     """The content of a weights file, and its metadata (safetensors only).
+
+    Args:
+        mapped: tensors stay in the file until they are read, so that what is not used of a training file costs no memory;
+            for who copies them at once, since the file may change.
 
     Raises:
         InputError: no such file, not a weights file, cut short, or holding objects other than tensors and plain values.
     """
     if not path.is_file():
-        raise InputError(f"{path} does not exist; wanted a weights file ({', '.join(SUFFIXES)})")
-    _refuse_text(path)
-    if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    return _read_pickle(path), {}
+        state = "is not a regular file" if path.exists() else "does not exist"
+        raise InputError(f"{path} {state}; wanted a weights file ({', '.join(SUFFIXES)})")
+    try:
+        _refuse_text(path)
+        return _read_safetensors(path) if path.suffix == ".safetensors" else (_read_pickle(path, mapped), {})
+    except OSError as error:
+        raise InputError(f"{path} can't be read ({error.strerror or error}); see its permissions") from None
 
 
 def _refuse_text(path: Path) -> None:
@@ -58,31 +67,73 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a mapping)
             return tensors, dict(file.metadata() or {})
-    except (SafetensorError, OSError, ValueError) as error:
+    except PermissionError:
+        raise
+    except Exception as error:  # besides its own errors, what torch raises for types and shapes that it does not have
         raise InputError(f"{path} is not a whole safetensors file ({_one_line(error)}); copy it again") from None
 
 
-def _read_pickle(path: Path) -> Mapping[str, Any]:
+def _read_pickle(path: Path, mapped: bool) -> Mapping[Any, Any]:
+    options: dict[str, Any] = {"mmap": True} if _check_zip(path) and mapped else {}
     try:
         with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own doubts about old pickles; what it can't read raises
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"(?:GLOBAL|global) ([\w.]+)", str(error))
-        if found:
-            raise InputError(
-                f"{path} asks to run or build {found[1]}, which is refused; only tensors and plain values are read: "
-                f"save the state_dict alone, with torch.save(model.state_dict(), path)"
-            ) from None
-        raise InputError(f"{path} is not a weights file that torch can read safely ({_one_line(error)})") from None
-    except Exception as error:  # a damaged pickle raises of every kind, and says little that helps
-        kind = type(error).__name__
-        raise InputError(
-            f"{path} is not a whole weights file (reading ends with {kind}); copy or download it again"
-        ) from None
+            content = torch.load(path, map_location="cpu", weights_only=True, **options)
+    except PermissionError:
+        raise
+    except Exception as error:  # a damaged pickle raises of every kind
+        raise InputError(_why_unreadable(path, error)) from None
     if not isinstance(content, Mapping):
         raise InputError(f"{path} holds a {type(content).__name__}; wanted a dictionary of tensors (a state_dict)")
     return content
+
+
+def _check_zip(path: Path) -> bool:
+    """Whether a file is a whole zip with its entries as they are, as torch has written since 1.6: only those can be mapped.
+
+    Raises:
+        InputError: a checksum is wrong, which torch does not look at, or the entries grow beyond all measure when they are read.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            entries = file.infolist()
+            packed = [entry for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
+            broken = [] if packed else [entry.filename for entry in entries if not _intact(file, entry)]
+    except Exception:  # no zip, or a damaged one, which raises of every kind; torch, which reads it next, says so
+        return False
+    unpacked = sum(entry.file_size for entry in packed)
+    if unpacked > _GROWTH * path.stat().st_size:
+        raise InputError(
+            f"{path} unpacks to {unpacked / 1e6:.0f} MB, {_GROWTH} times its size or more; weights do not: refused"
+        )
+    if 0 < len(broken) < len(entries):  # all of them: torch was told to write no checksums
+        raise InputError(f"{path} is damaged (wrong checksum: {some(broken)}); copy or download it again")
+    return not packed
+
+
+def _intact(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bool:
+    try:
+        with file.open(entry) as content:
+            while content.read(2**20):
+                pass
+    except zipfile.BadZipFile:
+        return False
+    return True
+
+
+def _why_unreadable(path: Path, error: Exception) -> str:
+    if "TorchScript" in str(error):
+        return (
+            f"{path} is a TorchScript program, which is not run; save its weights alone, with "
+            f"torch.save(torch.jit.load({path.name!r}).state_dict(), path)"
+        )
+    found = re.search(r"(?:GLOBAL|global) ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+    if found:
+        return (
+            f"{path} asks to run or build {found[1]}, which is refused; only tensors and plain values are read: "
+            f"save the state_dict alone, with torch.save(model.state_dict(), path)"
+        )
+    return f"{path} is not a whole weights file of torch: it is damaged, cut short or something else; copy it again"
 
 
 def _one_line(error: Exception) -> str:

@@ -40,27 +40,26 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("effective_rank", None, "effective rank"),
         ("cka_cls_patchmean", None, "CKA CLS-patches"),
     ],
+    "pca": [
+        ("explained_variance", "component 1", "component 1"),
+        ("explained_variance", "component 2", "component 2"),
+        ("explained_variance", "component 3", "component 3"),
+    ],
     "diffusion": [
+        ("leakage", None, "leakage (points)"),
         ("leakage_full", None, "label read (%)"),
         ("leakage_erased", None, "object erased (%)"),
         ("leakage_chance", None, "chance (%)"),
-        ("leakage", None, "leakage (points)"),
         ("spread", "all", "spread"),
-        ("spread", "ring 1", "spread, ring 1"),
         ("spread", "ring 5+", "spread, ring 5+"),
-        ("provenance_self", "background", "own place"),
-        ("provenance_object", "background", "from object"),
+        ("provenance_object", "background", "from the object"),
+        ("provenance_self", "background", "from its own place"),
     ],
     "discovery": [
         ("corloc_lost", None, "CorLoc LOST (%)"),
         ("corloc_tokencut", None, "CorLoc TokenCut (%)"),
         ("corloc_whole", None, "whole picture (%)"),
         ("jaccard_attention", None, "Jaccard of attention (%)"),
-    ],
-    "pca": [
-        ("explained_variance", "component 1", "component 1"),
-        ("explained_variance", "component 2", "component 2"),
-        ("explained_variance", "component 3", "component 3"),
     ],
 }
 

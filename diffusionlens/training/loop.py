@@ -56,8 +56,9 @@ def run_loop(run: Run, batches: Iterator[ViewBatch], prepare: Prepare, after_sav
     stopped = False
     with StopRequest() as stop:
         if run.step == 0:
-            save(run, numbered=True)  # the untrained network: the honest baseline of every curve
-            after_save(0)
+            with meter.aside():
+                save(run, numbered=True)  # the untrained network: the honest baseline of every curve
+                after_save(0)
         while run.step < timetable.total and not stopped:
             meter.waiting()
             try:
@@ -81,9 +82,10 @@ def run_loop(run: Run, batches: Iterator[ViewBatch], prepare: Prepare, after_sav
                 _tell(run, line, views[0], watch, show)
             due = timetable.saves(run.step)
             if due or stopped:
-                save(run, numbered=due == "numbered", must=stopped or run.step == timetable.total)
-                if due == "numbered":
-                    after_save(run.step)
+                with meter.aside():
+                    save(run, numbered=due == "numbered", must=stopped or run.step == timetable.total)
+                    if due == "numbered":
+                        after_save(run.step)
     return "complete" if run.step == timetable.total else "stopped"
 
 

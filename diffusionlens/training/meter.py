@@ -1,7 +1,8 @@
 """Means of what the steps report, between two lines of the log; and how fast they were."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +27,13 @@ class Meter:
     def working(self) -> None:
         """The pictures are there."""
         self._waited += time.perf_counter() - self._mark
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What happens inside is not training, and its time does not count: checkpoints and diagnostics."""
+        began = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - began
 
     def add(self, numbers: Mapping[str, Tensor]) -> None:
         """The numbers of a step, each 0-dimensional."""

@@ -89,7 +89,12 @@ class RunDirectory:
         step, steps_per_epoch = content["step"], self.manifest["steps_per_epoch"]
         name = checkpoint_name(step, steps_per_epoch)
         weights = self.path / layout.TEACHER / f"{layout.LAST}.safetensors"
-        facts = {"epoch": step // steps_per_epoch, "recipe": content["recipe"], "position_rule": teacher.positions}
+        facts = {
+            "epoch": step // steps_per_epoch,
+            "step": step,
+            "recipe": content["recipe"],
+            "position_rule": teacher.positions,
+        }
         save_own(weights, teacher.backbone, describe(teacher.backbone, **facts))
         # last.pt takes its name after all else: whoever is killed on the way goes on from the one before and comes here again.
         if numbered:

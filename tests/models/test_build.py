@@ -58,7 +58,8 @@ def test_every_kind_of_vit(name: str, attention: str, tmp_path: Path) -> None:
     save_own(tmp_path / "model.safetensors", model, describe(model, epoch=3))
     loaded = load_model(str(tmp_path / "model.safetensors"))
     assert (loaded.origin.attention, loaded.origin.epoch) == (attention, 3)
-    assert torch.equal(loaded.model(images), model.eval()(images))
+    with torch.inference_mode():  # the kernels of attention with and without gradients differ in the last bit
+        assert torch.equal(loaded.model(images), model.eval()(images))
     other = build(name, "softmax" if attention == "entmax15" else "entmax15", **options)  # type: ignore[arg-type]
     other.load_state_dict(model.state_dict())  # the names are the same
 

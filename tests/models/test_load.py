@@ -76,6 +76,24 @@ def test_no_network_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text", ["resnet18", "vit_giant_patch14_224?img_size=65", "swin_tiny_patch4_window7_224?pretrained=false"]
+)
+def test_the_architecture_is_looked_at_before_memory_or_a_network_is_used(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, asked = timm.create_model, []
+
+    def watched(name: str, *, pretrained: bool = False, **options: object) -> object:
+        asked.append((pretrained, torch.empty(0).device.type))
+        return create(name, pretrained=False, **options)
+
+    monkeypatch.setattr(timm, "create_model", watched)
+    with pytest.raises(InputError, match=r"no single grid|img_size=65"):
+        load_model(f"timm:{text}")
+    assert asked == [(False, "meta")]
+
+
 def test_untrained_weights_are_the_same_every_time() -> None:
     torch.manual_seed(5)
     first = load_model("timm:vit_tiny_patch16_224?pretrained=false")

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 from diffusionlens.models.weights_file import read_weights, sha256
+from tests.models.files import plain_vit, refused, written
 
 
 class Attack:
@@ -82,3 +85,46 @@ def test_missing_and_misnamed(tmp_path: Path) -> None:
 def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_checksums(tmp_path: Path) -> None:
+    """torch writes them and does not read them: a bit that a disk turned would be measured. Who writes none has none to check."""
+    state = plain_vit().state_dict()
+    path = written(state, tmp_path / "w.pth")
+    whole = path.read_bytes()
+    at = whole.index(state["norm.weight"].numpy().tobytes()) + 102
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    assert not torch.equal(torch.load(path)["norm.weight"], state["norm.weight"])
+    refused(path, r"wrong checksum: \S*data/\d+\)")
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        written(state, path)
+    finally:
+        torch.serialization.set_crc32_options(before)
+    assert torch.equal(load_model(str(path)).model.norm.weight, state["norm.weight"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_what_is_not_used_of_a_file_costs_no_memory(tmp_path: Path) -> None:
+    """An optimiser's state is larger than the network; it stays on the disk."""
+    content = {"model": plain_vit().state_dict(), "optimizer": {"state": torch.ones(50_000_000)}}
+    path = written(content, tmp_path / "w.pth")
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from diffusionlens import load_model\n"
+        "load_model('timm:vit_tiny_patch16_224?pretrained=false&img_size=32')\n"
+        "Path('/proc/self/clear_refs').write_text('5')\n"  # the peak from here on
+        "def memory(what): return int(Path('/proc/self/status').read_text().split(what + ':')[1].split()[0])\n"
+        "before = memory('VmRSS')\n"
+        "load_model(sys.argv[1])\n"
+        "print(memory('VmHWM') - before)\n"
+    )
+    del content
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120, check=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert int(done.stdout) < 100_000  # kilobytes; the file holds 200,000

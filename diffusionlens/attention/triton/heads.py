@@ -94,6 +94,6 @@ def load_half_mask(mask, pair, heads, queries, query_count, keys, key_count):
     One of the two is a column and the other a row of indices, so that a kernel gets it in the orientation of its scores.
     """
     start = head_start(mask, pair, heads)
-    places = queries.to(tl.int64) * mask.row + keys.to(tl.int64) * mask.column
+    places = queries * mask.row + keys * mask.column
     inside = (queries < query_count) & (keys < key_count)
     return tl.load(start + places, mask=inside, other=0.0).to(tl.float32) * 0.5

@@ -19,7 +19,6 @@ from diffusionlens.attention.triton.heads import Shape, heads_of
 from diffusionlens.attention.triton.tiling import (
     FLOAT_CHUNK,
     MAX_HEAD_DIM,
-    ROWS_ON_CHIP,
     Tiling,
     key_tiles,
     padded_width,
@@ -114,7 +113,7 @@ def forward_call(
     """The launch of the forward: whole rows on chip while they fit, else streaming."""
     batch, heads, queries, head_dim = q.shape
     keys = k.shape[2]
-    table = tilings(padded_width(head_dim), q.dtype)
+    table = tilings(padded_width(head_dim), q.dtype, masked=mask is not None)
     arguments = {
         "q": heads_of(q),
         "k": heads_of(k),
@@ -130,18 +129,18 @@ def forward_call(
     }
     # The step after the last test leaves an error of about its square: far below what the output's dtype can show.
     constants = {**_shared_constants(q), "TOLERANCE": 1e-4 if q.dtype == torch.float32 else 5e-3}
-    if keys > ROWS_ON_CHIP:
-        tiling = table.forward_stream
+    whole = table.whole_rows(keys)
+    if whole is None:
+        tiling = table.stream
         constants |= {"ROWS": tiling.rows, "KEYS": tiling.keys, **_loop(q, keys, tiling.keys)}
         return Call(forward_stream, _programs(q, tiling.rows), arguments, constants, tiling)
-    tiling = table.forward_rows
     constants |= {
-        "ROWS": tiling.rows,
-        "TILES": key_tiles(keys, tiling.keys),
+        "ROWS": whole.rows,
+        "TILES": key_tiles(keys, whole.keys),
         "SCALE_LATE": mask is None and scale > 0 and math.frexp(scale)[0] == 0.5,
         "QUADRATIC_STEPS": 3 if q.dtype == torch.float32 else 2,
     }
-    return Call(forward_rows, _programs(q, tiling.rows), arguments, constants, tiling)
+    return Call(forward_rows, _programs(q, whole.rows), arguments, constants, whole)
 
 
 def backward_calls(
@@ -160,7 +159,7 @@ def backward_calls(
     """The two launches of the backward, in their order: the second reads what the first leaves of every row."""
     batch, heads, queries, head_dim = q.shape
     keys = k.shape[2]
-    table = tilings(padded_width(head_dim), q.dtype)
+    table = tilings(padded_width(head_dim), q.dtype, masked=mask is not None)
     delta, spread = torch.empty_like(threshold), torch.empty_like(threshold)
     shared = {
         "grad_out": heads_of(grad_out),

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-ROWS_ON_CHIP = 256
-"""The most keys for which a whole score row is kept in registers."""
-
 MAX_HEAD_DIM = 256
 
 FLOAT_CHUNK = 64
@@ -29,12 +26,20 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Tilings:
-    """The launches for one padded head dimension and one kind of element."""
+    """The launches for one padded head dimension, one kind of element, with or without a mask.
 
-    forward_rows: Tiling
-    forward_stream: Tiling
+    `rows` are launches of the kernel that keeps whole score rows in registers, each with the most keys that it fits; for more
+    keys `stream` goes over them again and again.
+    """
+
+    rows: tuple[tuple[int, Tiling], ...]
+    stream: Tiling
     backward_queries: Tiling
     backward_keys: Tiling
+
+    def whole_rows(self, keys: int) -> Tiling | None:
+        """The launch that takes `keys` keys at once, or None where they have to be streamed."""
+        return next((tiling for most, tiling in self.rows if keys <= most), None)
 
 
 def padded_width(head_dim: int) -> int:
@@ -67,17 +72,70 @@ def tail_width(count: int, tile: int) -> int:
 
 
 _HALF = {
-    64: Tilings(Tiling(64, 256, 4, 1), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2)),
-    128: Tilings(Tiling(32, 256, 8, 1), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2)),
-    256: Tilings(Tiling(32, 256, 8, 1), Tiling(32, 32, 8, 1), Tiling(64, 32, 8, 2), Tiling(32, 32, 8, 1)),
+    64: Tilings(
+        rows=((208, Tiling(64, 256, 4, 1)), (256, Tiling(32, 256, 4, 1))),
+        stream=Tiling(64, 64, 4, 2),
+        backward_queries=Tiling(64, 64, 4, 2),
+        backward_keys=Tiling(64, 64, 4, 2),
+    ),
+    128: Tilings(
+        rows=((256, Tiling(32, 256, 8, 1)),),
+        stream=Tiling(64, 64, 8, 2),
+        backward_queries=Tiling(64, 64, 8, 2),
+        backward_keys=Tiling(64, 64, 8, 2),
+    ),
+    256: Tilings(
+        rows=((256, Tiling(32, 256, 8, 1)),),
+        stream=Tiling(16, 32, 8, 1),
+        backward_queries=Tiling(64, 32, 8, 2),
+        backward_keys=Tiling(16, 16, 8, 1),
+    ),
+}
+# A mask's values and their 64-bit addresses want registers of their own.
+_HALF_MASKED = {
+    64: Tilings(
+        rows=((208, Tiling(32, 256, 4, 1)),),
+        stream=Tiling(64, 64, 8, 2),
+        backward_queries=Tiling(64, 64, 4, 2),
+        backward_keys=Tiling(64, 64, 4, 2),
+    ),
+    128: Tilings(
+        rows=((208, Tiling(32, 256, 8, 1)),),
+        stream=Tiling(32, 64, 8, 2),
+        backward_queries=Tiling(64, 64, 8, 2),
+        backward_keys=Tiling(64, 64, 8, 2),
+    ),
+    256: Tilings(
+        rows=(),
+        stream=Tiling(16, 32, 8, 1),
+        backward_queries=Tiling(16, 32, 8, 1),
+        backward_keys=Tiling(16, 16, 8, 1),
+    ),
 }
 _FLOAT = {
-    64: Tilings(Tiling(16, 64, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1), Tiling(32, 32, 8, 1)),
-    128: Tilings(Tiling(16, 64, 8, 1), Tiling(16, 32, 8, 1), Tiling(16, 32, 8, 1), Tiling(32, 32, 8, 1)),
-    256: Tilings(Tiling(16, 64, 8, 1), Tiling(16, 32, 8, 1), Tiling(16, 32, 8, 1), Tiling(32, 32, 8, 1)),
+    64: Tilings(
+        rows=((256, Tiling(16, 64, 8, 1)),),
+        stream=Tiling(32, 32, 8, 1),
+        backward_queries=Tiling(32, 32, 8, 1),
+        backward_keys=Tiling(32, 32, 8, 1),
+    ),
+    128: Tilings(
+        rows=(),
+        stream=Tiling(16, 32, 8, 1),
+        backward_queries=Tiling(32, 32, 8, 1),
+        backward_keys=Tiling(16, 16, 8, 1),
+    ),
+    256: Tilings(
+        rows=(),
+        stream=Tiling(16, 32, 8, 1),
+        backward_queries=Tiling(16, 32, 8, 1),
+        backward_keys=Tiling(16, 16, 8, 1),
+    ),
 }
 
 
-def tilings(width: int, dtype: torch.dtype) -> Tilings:
+def tilings(width: int, dtype: torch.dtype, *, masked: bool) -> Tilings:
     """The launches for heads padded to `width` columns."""
-    return (_FLOAT if dtype == torch.float32 else _HALF)[max(width, 64)]
+    if dtype == torch.float32:
+        return _FLOAT[max(width, 64)]
+    return (_HALF_MASKED if masked else _HALF)[max(width, 64)]

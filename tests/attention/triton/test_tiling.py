@@ -37,7 +37,19 @@ def test_padded_width() -> None:
     assert [padded_width(width) for width in (1, 16, 17, 48, 64, 80, 256)] == [16, 16, 32, 64, 64, 128, 256]
     for width in (16, 32, 64, 128, 256):
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            assert tilings(width, dtype).forward_rows.rows >= 16
+            for masked in (False, True):
+                table = tilings(width, dtype, masked=masked)
+                launches = [launch for _, launch in table.rows] + [
+                    table.stream,
+                    table.backward_queries,
+                    table.backward_keys,
+                ]
+                assert min(launch.rows for launch in launches) >= 16  # what a tensor core takes
+                assert table.whole_rows(257) is None
+    few, many = (tilings(64, torch.bfloat16, masked=False).whole_rows(keys) for keys in (197, 256))
+    assert few is not None
+    assert many is not None
+    assert few.rows > many.rows  # more keys leave registers for fewer rows
 
 
 def test_without_triton_the_import_fails_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
