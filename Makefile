@@ -12,7 +12,7 @@ help: ## what there is
 demo: $(READY) ## train, measure and track two small models on built-in pictures, some minutes after the set-up; ends with two pages
 	$(BIN)/diffusionlens demo --out reports/demo
 
-test: $(READY) lint ## lint, types, import contracts and all tests; about five minutes after the set-up
+test: $(READY) lint ## lint, types, import contracts and all tests; ten to twenty minutes after the set-up
 	$(BIN)/pytest -n 2
 
 lint: $(READY) ## format, lint, types, import contracts

@@ -11,10 +11,11 @@ from diffusionlens.data import open_data
 from diffusionlens.demonstration import demo
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
+from diffusionlens.probing import probe
 
 try:
     __version__ = version("diffusionlens")
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
-__all__ = ["InputError", "calibrate", "check", "demo", "load_model", "measure", "open_data", "track", "train"]
+__all__ = ["InputError", "calibrate", "check", "demo", "load_model", "measure", "open_data", "probe", "track", "train"]

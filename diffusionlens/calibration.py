@@ -27,6 +27,9 @@ _ROWS = 64  # queries kept of every head and picture: the mean over thousands of
 _LOWEST, _HIGHEST = 1 / 64, 64.0
 
 
+_BIAS_TABLE = "relative_position_bias_table"
+
+
 def calibrate(
     backbone: Backbone, images: Tensor | Iterable[Tensor], match: Match = "entropy", seed: int = 0
 ) -> list[float]:
@@ -51,6 +54,12 @@ def calibrate(
     if backbone.origin.attention != "entmax15":
         raise InputError(f"{backbone.label} has {backbone.origin.attention} attention; convert it to entmax15 first")
     modules = list(attention_modules(nn.ModuleList(backbone.blocks)))
+    names = {module: name for name, module in backbone.model.named_modules()}
+    if getattr(backbone.model, "rel_pos_bias", None) is not None:
+        raise InputError(
+            f"{backbone.label} adds one table of positions to the scores of all layers, which can't be scaled layer by layer; "
+            f"measure it without calibration"
+        )
     for module in modules:
         _query_parameters(module)  # refuses before anything is changed
     samples = _sample(backbone, [images] if isinstance(images, Tensor) else images, seed)
@@ -60,6 +69,10 @@ def calibrate(
         for module, factor in zip(modules, factors, strict=True):
             for parameter in _query_parameters(module):
                 parameter.mul_(factor)
+            if (
+                getattr(module, _BIAS_TABLE, None) is not None
+            ):  # BEiT's positions are added to the scores, and scale with them
+                backbone.scale_table(f"{names[module]}.{_BIAS_TABLE}", factor)
     note = f"logits scaled layer by layer to the {match} that softmax had, by {min(factors):.3g} to {max(factors):.3g}"
     backbone.origin = replace(backbone.origin, notes=(*backbone.origin.notes, note))
     return factors

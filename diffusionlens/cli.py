@@ -31,6 +31,7 @@ from diffusionlens.cli_parts import (
     at_work,
     say,
 )
+from diffusionlens.cli_probe import probe
 from diffusionlens.cli_track import track
 from diffusionlens.cli_train import train
 from diffusionlens.demonstration import demo as run_demo
@@ -52,6 +53,7 @@ app.add_typer(bench, name="bench")
 app.command()(check)
 app.command()(train)
 app.command()(track)
+app.command()(probe)
 
 
 @app.command()

@@ -26,10 +26,12 @@ def softmax_model(name: str = "vit_small_patch16_224", specialize: str = "none")
     options = {"embed_dim": 48, "depth": 2, "img_size": 64, **NAMES[name]}
     model = build(name, specialize=specialize, **options)  # type: ignore[arg-type]
     for key, parameter in model.named_parameters():
-        if parameter.dim() == 2 and "attn" in key:
+        if parameter.dim() == 2 and "attn" in key and "table" not in key:
             nn.init.normal_(parameter, std=0.35)
         elif key.endswith(("q_bias", "qkv.bias", "q_proj.bias", "q_norm.weight", "q_norm.bias")):
             nn.init.normal_(parameter, mean=0.5, std=0.5)
+        elif key.endswith("relative_position_bias_table"):
+            nn.init.normal_(parameter, std=2.0)  # as large as the products, so that it matters
     return backbone_of("planted", model, Origin("planted", "timm", name))
 
 
@@ -63,6 +65,28 @@ def test_the_first_layer_has_the_entropy_of_before(name: str) -> None:
     assert len(factors) == 2
     assert all(0.1 < factor < 1 for factor in factors), "entmax at the same logits is the sharper one"
     assert "entropy that softmax had" in backbone.origin.notes[-1]
+
+
+def test_added_positions_scale_with_the_scores() -> None:
+    """Every score of the first layer is the fitted factor times what it was, at the present size and at another one."""
+
+    def scores(backbone: Backbone, images: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        capture(backbone, images, [lambda block: found.append(block.logits) if block.layer == 1 else None])
+        return torch.cat(found)
+
+    backbone = softmax_model("beit_base_patch16_224")
+    small = pictures(backbone)
+    large = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(1))
+    before = scores(backbone, small)
+    backbone.set_size((96, 96))
+    before_large = scores(backbone, large)
+    backbone.set_size((64, 64))
+    convert(backbone, "entmax15")
+    factor = diffusionlens.calibrate(backbone, small)[0]
+    torch.testing.assert_close(scores(backbone, small), before * factor, rtol=1e-4, atol=1e-4)
+    backbone.set_size((96, 96))
+    torch.testing.assert_close(scores(backbone, large), before_large * factor, rtol=1e-4, atol=1e-4)
 
 
 def test_a_known_factor_is_found() -> None:

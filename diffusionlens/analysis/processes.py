@@ -108,6 +108,10 @@ class Processes:
             dist.gather_object(value, values)
         return [value] if values is None else values
 
+    def share(self, value: Any) -> Any:
+        """The first process's `value`, in all of them."""
+        return value if self.count == 1 else self._exchange(value)[0]
+
     def merge(self, diagnostic: Diagnostic) -> None:
         """Brings what all processes' diagnostics have seen into the first one's, by its states' own reductions."""
         for other in self.gather(diagnostic.metric_state)[1:]:

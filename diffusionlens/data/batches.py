@@ -82,13 +82,20 @@ class _Packed:
 
 def _pack(items: list[Sample | Skipped]) -> _Packed:
     samples = [item for item in items if isinstance(item, Sample)]
-    places = {key: [i for i, one in enumerate(samples) if getattr(one, key) is not None] for key in _STACKED}
+    places = {key: _stackable([getattr(one, key) for one in samples]) for key in _STACKED}
     stacked = {key: torch.stack([getattr(samples[i], key) for i in found]) for key, found in places.items() if found}
     rest = []
-    for sample in samples:
-        values = {entry.name: getattr(sample, entry.name) for entry in fields(Sample) if entry.name not in _STACKED}
+    for place, sample in enumerate(samples):
+        names = [entry.name for entry in fields(Sample) if place not in places.get(entry.name, ())]
+        values = {name: getattr(sample, name) for name in names}
         rest.append({key: v.numpy() if isinstance(v, Tensor) else v for key, v in values.items()})
     return _Packed(stacked, places, rest, [item for item in items if isinstance(item, Skipped)])
+
+
+def _stackable(values: Sequence[Tensor | None]) -> list[int]:
+    """Places of the tensors, or none of them where they differ in size (labels as large as their pictures were)."""
+    there = [place for place, value in enumerate(values) if value is not None]
+    return there if len({values[place].shape for place in there}) == 1 else []  # type: ignore[union-attr]
 
 
 def _unpack(packed: _Packed) -> tuple[Batch | None, list[Skipped]]:

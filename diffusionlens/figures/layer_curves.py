@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from diffusionlens.figures.style import SOFT, legend_names, model_looks, new_figure
+from diffusionlens.figures.style import SOFT, legend_names, model_looks, new_figure, short_names
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,20 @@ def pib_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
     draw_curves(axes, rows, models)
     looks = model_looks(models)
     levels: list[tuple[float, str]] = []
+    names = short_names(models, 14)
     for metric, name, style in (("pib_chance", "chance", ":"), ("pib_center", "centre patch", "-.")):
         reference = Panel("", "", "pib", metric).rows(results)
-        drawn: list[float] = []
+        drawn: dict[str, float] = {}  # models on the same grid share the line
         for model in models:
             own = reference[reference["model"] == model]
             level = float(own["value"].iloc[0]) if len(own) else float("nan")
-            if any(abs(level - other) < 0.05 for other in drawn) or level != level:
-                continue  # models on the same grid share the line
-            drawn.append(level)
-            color = SOFT if not drawn[1:] else looks[model].color
+            if level == level and all(abs(level - other) >= 0.05 for other in drawn.values()):
+                drawn[model] = level
+        for model, level in drawn.items():
+            alone = len(drawn) == 1
+            color = SOFT if alone else looks[model].color
             axes.axhline(level, color=color, linestyle=style, linewidth=1.2, zorder=1)
-            levels.append((level, name))
+            levels.append((level, name if alone else f"{name}, {names[model]}"))
     _name_levels(axes, levels)
     axes.set_ylabel(panel.label)
     axes.set_ylim(-3, 103)  # markers at 0 and at 100 are whole
@@ -146,13 +148,4 @@ SPARSITY_PANELS = (
     Panel("Weight of patches on CLS", "share", "sparsity", "cls_weight", "patch>cls"),
     Panel("Mean attention distance", "pixels", "sparsity", "mean_distance", "patch>patch"),
     Panel("Background to object", "share of weight", "sparsity", "background_to_object", "patch>patch"),
-)
-
-DIFFUSION_PANELS = (
-    Panel("Leakage", "points", "diffusion", "leakage"),
-    Panel("Label read, whole picture", "pictures (%)", "diffusion", "leakage_full"),
-    Panel("Label read, object erased", "pictures (%)", "diffusion", "leakage_erased"),
-    Panel("Spread, all background", "share of a whole exchange", "diffusion", "spread", "all"),
-    Panel("Spread, ring 1", "share of a whole exchange", "diffusion", "spread", "ring 1"),
-    Panel("Spread, ring 5+", "share of a whole exchange", "diffusion", "spread", "ring 5+"),
 )

@@ -6,7 +6,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
 from diffusionlens.figures.style import new_figure, short_names
 from diffusionlens.material import ModelMaterial, SamplePicture
@@ -65,7 +64,7 @@ def pca_pictures(material: Sequence[ModelMaterial]) -> Figure | None:
 
 
 def picture_grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of square cells without axes, with room for titles above the first row; `grid[row][column]`."""
+    """A figure of cells of one size without axes, with a line of titles above."""
     figure = new_figure(_CELL * columns, _CELL * rows + _HEAD)
     figure.set_layout_engine("none")  # cells of one size need no solver
     top = 1 - _HEAD / (_CELL * rows + _HEAD)
@@ -82,8 +81,8 @@ def _show_picture(axes: Axes, picture: SamplePicture, *, boxes: bool = True) -> 
         outline(axes, picture.boxes)
 
 
-def outline(axes: Axes, boxes: NDArray[np.float32], color: str = _BOX) -> None:
-    """Frames around `boxes` [K,4], XYXY pixels."""
+def outline(axes: Axes, boxes: np.ndarray, color: str = _BOX) -> None:
+    """Frames around boxes [K,4] (XYXY pixels) of a picture that is shown pixel by pixel."""
     for x0, y0, x1, y1 in boxes:
         for tone, width in (("#000000", 2.4), (color, 1.2)):  # white on black can be seen on any picture
             axes.add_patch(

@@ -145,6 +145,11 @@ class Backbone:
             native_grid = (self.native_size[0] // self.patch_size[0], self.native_size[1] // self.patch_size[1])
             self._set_table("pos_embed", resize_positions(native, native_grid, self.grid, self.position_rule))
 
+    def scale_table(self, name: str, factor: float) -> None:
+        """Multiplies a position table, and the native one that other sizes are made from."""
+        self._set_table(name, self.model.get_parameter(name).detach() * factor)
+        self._native_tables[name] = self._native_tables[name] * factor
+
     def _set_input_size(self, size: tuple[int, int]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of SciPy and torch, about the speed of timm's own resizing

@@ -4,20 +4,29 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from diffusionlens.figures.layer_curves import DIFFUSION_PANELS, SIMILARITY_PANELS, SPARSITY_PANELS, Panel
+from diffusionlens.figures.diffusion_maps import LEAKAGE_PANELS
+from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, Panel
 from diffusionlens.figures.picture_maps import overlay_places, shown_layers
+from diffusionlens.figures.probe_curves import SCORES, score_rows
 from diffusionlens.material import ModelMaterial
 from diffusionlens.report.numbers import short
 
 _PIB = (Panel("Point-in-Box", "", "pib", "pib"),)
 _CURVES: dict[str, Sequence[Panel]] = {
     "pib_by_layer": _PIB,
+    "leakage_by_layer": LEAKAGE_PANELS,
+    "spread_by_distance": (Panel("Spread next to the box", "", "diffusion", "spread", "ring 1"),),
     "similarity_by_layer": SIMILARITY_PANELS,
     "sparsity_by_layer": SPARSITY_PANELS,
-    "diffusion_by_layer": DIFFUSION_PANELS,
-    "spread_by_ring": (Panel("Spread", "", "diffusion", "spread", "all"),),
     "sparsity_by_head": (Panel("Effective support", "", "sparsity", "effective_support", "patch>all"),),
 }
+
+_SHOWN = {
+    "interventions": ("interventions", "changed picture"),
+    "provenance_maps": ("provenance_maps", "attribution map"),
+    "discovered": ("discovered", "picture"),
+}
+"""Stem -> the field of `ModelMaterial` that it shows, and what one of them is."""
 
 
 def basis_of(stem: str, results: pd.DataFrame, material: Sequence[ModelMaterial]) -> str:
@@ -26,15 +35,12 @@ def basis_of(stem: str, results: pd.DataFrame, material: Sequence[ModelMaterial]
     if stem in _CURVES:
         rows = pd.concat([panel.rows(results) for panel in _CURVES[stem]])
         return f"{count_of(rows)} of {data}."
-    if stem == "interventions":
-        shown = next(entry.interventions for entry in material if entry.interventions)
-        return f"{_pictures(min(len(shown), 5))} of {data}, as the first model saw them."
-    if stem == "provenance":
-        shown_maps = next(entry.provenance_maps for entry in material if entry.provenance_maps)
-        return f"{len(shown_maps)} patches of {_pictures(len({one.name for one in shown_maps}))} of {data}."
-    if stem == "discovered":
-        found = next(entry.discovered for entry in material if entry.discovered)
-        return f"{_pictures(min(len(found), 5))} of {data}."
+    if stem in ("probe_by_layer", "gain_bars"):
+        return f"{count_of(results[results['analysis'] != 'complementarity'])} of {data}."
+    if stem in _SHOWN:
+        name, what = _SHOWN[stem]
+        most = max(len(getattr(entry, name)) for entry in material)
+        return f"{most} {what}{'s' * (most != 1)} of {data}."
     pictures = material[0].pictures
     if stem == "pib_overlay":
         return f"{_pictures(len(overlay_places(pictures)))} of {data}, as the first model saw them."
@@ -53,6 +59,10 @@ def count_of(rows: pd.DataFrame) -> str:
 
 def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial]) -> str:
     """The figure in words: where every curve starts and ends, and its extremes."""
+    if stem == "probe_by_layer":
+        return _probed(results, models)
+    if stem == "gain_bars":
+        return _gains(results, models)
     if stem == "sparsity_by_head":
         rows = results[(results["metric"] == "effective_support") & (results["token"] == "patch>all")]
         rows = rows[~rows["head"].isin(["", "mean"])]
@@ -64,18 +74,10 @@ def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: S
         return ". ".join(parts) + "."
     if stem == "norms":
         return "; ".join(filter(None, map(_peaks, material))) + "."
-    if stem == "discovered":
-        rows = results[results["metric"].isin(["corloc_lost", "corloc_tokencut", "corloc_whole"])]
-        found = [f"{row.model}, {str(row.metric)[7:]}: {short(float(str(row.value)))} %" for row in rows.itertuples()]
-        return f"Pictures localised: {'; '.join(found)}."
-    if stem == "interventions":
-        return "Pictures, with the object erased, with it exchanged, and the background patches that are probed."
-    if stem == "provenance":
-        rows = results[
-            results["metric"].isin(["provenance_self", "provenance_object"]) & (results["token"] == "background")
-        ]
-        parts = [f"{row.model}, {str(row.metric)[11:]}: {short(float(str(row.value)))}" for row in rows.itertuples()]
-        return f"Shares of the attribution of background patches: {'; '.join(parts)}."
+    if stem in _SHOWN:
+        return (
+            f"{_SHOWN[stem][1].capitalize()}s of {', '.join(e.model for e in material if getattr(e, _SHOWN[stem][0]))}."
+        )
     layers = [
         (entry.model, entry.score_maps if stem == "pib_overlay" else entry.pca_maps)
         for entry in material
@@ -87,6 +89,26 @@ def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: S
         if maps
     ]
     return f"Maps of {'; '.join(shown)}, beside the pictures."
+
+
+def _probed(results: pd.DataFrame, models: Sequence[str]) -> str:
+    parts = []
+    for scores in SCORES.values():
+        for metric, label, suffix in scores:
+            rows = score_rows(results, metric, suffix).sort_values("layer", kind="stable")
+            for token in dict.fromkeys(rows["token"]):
+                parts.append(f"{label}, {token}: {_courses(rows[rows['token'] == token], models)}")
+    return ". ".join(parts) + "."
+
+
+def _gains(results: pd.DataFrame, models: Sequence[str]) -> str:
+    rows = results[results["metric"] == "gain"]
+    parts = []
+    for model in models:
+        own = rows[rows["model"] == model]
+        last = own[own["layer"] == own["layer"].max()]
+        parts += [f"{model}, {row.token}: {short(float(str(row.value)))}" for row in last.itertuples()]
+    return "; ".join(parts) + "."
 
 
 def _courses(rows: pd.DataFrame, models: Sequence[str]) -> str:

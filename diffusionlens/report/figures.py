@@ -10,19 +10,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image, features
 
-from diffusionlens.figures.discovery_boxes import discovered
-from diffusionlens.figures.intervention_maps import interventions, provenance
-from diffusionlens.figures.layer_curves import (
-    DIFFUSION_PANELS,
-    SIMILARITY_PANELS,
-    SPARSITY_PANELS,
-    pib_by_layer,
-    small_multiples,
+from diffusionlens.figures.diffusion_maps import (
+    LEAKAGE_PANELS,
+    discovered,
+    interventions,
+    provenance_maps,
+    spread_by_distance,
 )
+from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, pib_by_layer, small_multiples
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
+from diffusionlens.figures.probe_curves import gain_bars, probe_by_layer
 from diffusionlens.figures.sparsity_heatmap import support_by_head
-from diffusionlens.figures.spread_heatmap import spread_by_ring
 from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
 from diffusionlens.report.descriptions import basis_of, gist_of
@@ -50,6 +49,21 @@ class PageFigure:
 
 _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
     (
+        "probe_by_layer",
+        "What linear heads read from frozen tokens",
+        "Score on the test pictures of heads trained on the tokens of each layer; bands are 95 % bootstrap intervals over test "
+        "pictures. The last two kinds are controls: another picture's CLS, and the picture's own mean patch, beside the patches.",
+        lambda results, models, _: probe_by_layer(results, models),
+    ),
+    (
+        "gain_bars",
+        "Does CLS add what patches lack?",
+        "Score with a vector beside the patches minus score of the patches alone (for errors the other way round), in the last "
+        "layer: positive is better. Bars are 95 % intervals over trainings with other seeds, not over pictures. A gain of CLS "
+        "means something only where the controls show none.",
+        lambda results, models, _: gain_bars(results, models),
+    ),
+    (
         "pib_by_layer",
         "Do patches still know where the object is?",
         "Share of pictures in which the patch most similar to the query lies on the object, by layer; bands are 95 % Wilson "
@@ -64,6 +78,42 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "one map, not maps. White frames are the annotated boxes, the ring is the best patch. Pictures with several frames are "
         "shown, but count in PiB only where it was asked for.",
         lambda _, __, material: pib_overlay(material),
+    ),
+    (
+        "leakage_by_layer",
+        "What the background knows of the object",
+        "A linear probe reads the picture's label from its mean background patch, cross-validated, with the object in place and "
+        "with its box filled from around it. The difference, leakage, is what the background tells only because the object is "
+        "there. Spread is the response of background patches to another object in the box, over their response to another "
+        "picture. Untrained networks leak too: compare models, and layers. Bands are 95 % intervals over pictures.",
+        lambda results, models, _: small_multiples(results, models, LEAKAGE_PANELS, columns=2),
+    ),
+    (
+        "spread_by_distance",
+        "How far the object is felt",
+        "Spread by layer and by distance to the exchanged object: 1 is the ring of patches next to those that the box touches. "
+        "0: nothing is felt; 1: as much as if the whole picture had been exchanged.",
+        lambda results, models, _: spread_by_distance(results, models),
+    ),
+    (
+        "interventions",
+        "What was done to the pictures",
+        "From left: the picture with its boxes; the background patches that are probed (the rest darkened); all boxes filled; "
+        "the largest object exchanged for another picture's, in its box, over the filled box and with a soft edge.",
+        lambda _, __, material: interventions(material),
+    ),
+    (
+        "provenance_maps",
+        "Where a patch has its likeness to the image from",
+        "|Attribution| of cos(patch, CLS) to the pixels, summed over each patch's area and drawn as its square root; every "
+        "map has its own scale. Blue frame: the patch; white frames: boxes. A background and an object patch of each picture.",
+        lambda _, __, material: provenance_maps(material),
+    ),
+    (
+        "discovered",
+        "Objects found without labels",
+        "Annotated boxes in white, LOST's box in orange, TokenCut's in blue, both from the last layer.",
+        lambda _, __, material: discovered(material),
     ),
     (
         "pca_maps",
@@ -100,43 +150,6 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "Broad and narrow heads",
         "Effective support, exp(entropy), of patch queries for every layer and head, on one colour scale.",
         lambda results, models, _: support_by_head(results, models),
-    ),
-    (
-        "diffusion_by_layer",
-        "Does the object's meaning leave its place?",
-        "Leakage: how much better a linear probe reads the picture's label from background patches when the object is there "
-        "than when it is erased. Spread: how much background patches change when the object is exchanged for another "
-        "picture's, as a share of what exchanging the whole picture does. Bands are 95 % intervals over pictures. No pixel of "
-        "a background patch is changed by either; the box's place and form stay visible, so that leakage is conservative.",
-        lambda results, models, _: small_multiples(results, models, DIFFUSION_PANELS),
-    ),
-    (
-        "spread_by_ring",
-        "How far an exchanged object is felt",
-        "Spread by layer and by distance in patches from those that the object's box touches, on one colour scale. In layer 0 "
-        "nothing can have spread.",
-        lambda results, models, _: spread_by_ring(results, models),
-    ),
-    (
-        "interventions",
-        "What was done to the pictures",
-        "Sample pictures; the same with every box filled; with the main object exchanged for another picture's; and the "
-        "background patches that are probed (shaded): those more than a patch away from every box.",
-        lambda _, __, material: interventions(material),
-    ),
-    (
-        "provenance",
-        "From where a patch has its likeness to CLS",
-        "Size of the attribution of cos(patch, CLS) to the pixels, for one patch (cyan) of the background and one of the object; "
-        "each map has its own scale, up to its 99th percentile.",
-        lambda _, __, material: provenance(material),
-    ),
-    (
-        "discovered",
-        "Objects found without labels",
-        "Annotated boxes in white, LOST's one box in orange, TokenCut's in cyan, both from the last layer. Where a model's "
-        "keys are all alike, the box is the whole picture.",
-        lambda _, __, material: discovered(material),
     ),
 )
 
@@ -193,7 +206,7 @@ def draw_figure(
     return PageFigure(stem, title, caption, basis, gist, day, night_time, width, height)
 
 
-_PHOTOGRAPHIC = ("pib_overlay", "pca_maps", "interventions", "provenance", "discovered")
+_PHOTOGRAPHIC = ("pib_overlay", "pca_maps", "interventions", "provenance_maps", "discovered")
 
 
 def _uri(png: bytes, *, small: bool) -> str:

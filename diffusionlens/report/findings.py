@@ -7,7 +7,15 @@ from typing import Any
 
 import pandas as pd
 
+from diffusionlens.report.diffusion_findings import (
+    discovery_sentence,
+    leakage_sentence,
+    provenance_sentence,
+    spread_sentence,
+)
 from diffusionlens.report.numbers import percent_with_interval, short, with_interval
+from diffusionlens.report.probe_findings import gain_sentence, probe_sentence
+from diffusionlens.report.sentences import overlap
 
 
 @dataclass(frozen=True)
@@ -83,14 +91,6 @@ class _Numbers:
         series = self.series(analysis, metric, token)
         self.used[before:] = series[-1:]
         return series[-1] if series else None
-
-
-def overlap(first: Any, second: Any) -> bool:
-    """Whether two rows' intervals meet; rows without an interval count as not told apart."""
-    bounds = (first.low, first.high, second.low, second.high)
-    if any(pd.isna(bound) for bound in bounds):
-        return True
-    return bool(first.low <= second.high and second.low <= first.high)
 
 
 def _pib(own: _Numbers) -> str | None:
@@ -205,95 +205,27 @@ def _sparsity(own: _Numbers) -> str | None:
     return text + "."
 
 
-def _leakage(own: _Numbers) -> str | None:
-    series = own.series("diffusion", "leakage")
-    full, erased = own.last("diffusion", "leakage_full"), own.last("diffusion", "leakage_erased")
-    chance = own.last("diffusion", "leakage_chance")
-    if not series or full is None or erased is None or chance is None:
-        return None
-    last = series[-1]
-    text = (
-        f"In layer {last.layer} a linear probe reads the label from background patches in {with_interval(full)} % of {last.n} "
-        f"pictures, and in {with_interval(erased)} % with the object erased (chance {short(chance.value)} %): leakage "
-        f"{with_interval(last)} points"
-    )
-    if pd.isna(last.low) or last.low <= 0 <= last.high:
-        return text + ", which can't be told apart from none."
-    if last.value < 0:
-        return (
-            text
-            + ": the erased picture says more, so that the filling itself carries information; nothing of diffusion."
-        )
-    depth = own.series("diffusion", "leakage_depth")
-    risen = [row.layer for row in depth if row.low > 0]
-    steady = next((layer for layer in risen if all(row.low > 0 for row in depth if row.layer >= layer)), None)
-    return f"{text}, above that of layer 0 from layer {steady} on." if steady is not None else text + "."
-
-
-def _spread(own: _Numbers) -> str | None:
-    series = own.series("diffusion", "spread", "all")
-    if not series:
-        return None
-    last = series[-1]
-    text = (
-        f"In layer {last.layer}, exchanging the object changes background patches by {with_interval(last)} of what exchanging "
-        f"the whole picture does"
-    )
-    near, far = own.last("diffusion", "spread", "ring 1"), own.last("diffusion", "spread", "ring 5+")
-    if near is not None and far is not None:
-        text += f": {with_interval(near)} next to the object and {with_interval(far)} five and more patches away"
-        if overlap(near, far):
-            text += ", which can't be told apart"
-    return text + "."
-
-
-def _provenance(own: _Numbers) -> str | None:
-    names = ("self", "object", "object_area")
-    shares = {name: own.last("diffusion", f"provenance_{name}", "background") for name in names}
-    here, there, area = shares.values()
-    if here is None or there is None or area is None:
-        return None
-    return (
-        f"Of the attribution of a background patch's likeness to CLS in layer {here.layer}, {percent_with_interval(here)} lies "
-        f"within one patch of its place and {percent_with_interval(there)} in the boxes, which cover "
-        f"{short(100 * area.value)} % of the picture."
-    )
-
-
-def _discovery(own: _Numbers) -> str | None:
-    lost, tokencut, whole = (own.last("discovery", f"corloc_{way}") for way in ("lost", "tokencut", "whole"))
-    jaccard = own.last("discovery", "jaccard_attention")
-    parts = []
-    if lost is not None and tokencut is not None and whole is not None:
-        parts.append(
-            f"one box without labels meets an object (IoU of a half) in {with_interval(lost)} % of {lost.n} pictures by LOST and "
-            f"in {with_interval(tokencut)} % by TokenCut; the whole picture as the box, in {with_interval(whole)} %"
-        )
-    if jaccard is not None:
-        parts.append(f"the best head's attention outlines objects with a Jaccard index of {with_interval(jaccard)} %")
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}." if text else None
-
-
 _SENTENCES: tuple[tuple[Callable[[_Numbers], str | None], str], ...] = (
+    (probe_sentence, "probe_by_layer"),
+    (gain_sentence, "gain_bars"),
     (_pib, "pib_by_layer"),
+    (leakage_sentence, "leakage_by_layer"),
+    (spread_sentence, "spread_by_distance"),
+    (provenance_sentence, "provenance_maps"),
+    (discovery_sentence, "discovered"),
     (_similarity, "similarity_by_layer"),
     (_rank, "similarity_by_layer"),
     (_norms, "norms"),
     (_sparsity, "sparsity_by_layer"),
-    (_leakage, "diffusion_by_layer"),
-    (_spread, "spread_by_ring"),
-    (_provenance, "provenance"),
-    (_discovery, "discovered"),
 )
 
 _COMPARED = (
     ("pib", "pib", None, "PiB"),
+    ("diffusion", "leakage", None, "leakage"),
+    ("diffusion", "spread", "all", "spread"),
     ("similarity", "cls_patch_cos", None, "the cosine of CLS with patches"),
     ("similarity", "lds", None, "locality (LDS)"),
     ("sparsity", "effective_support", "patch>all", "the effective support of attention"),
-    ("diffusion", "leakage", None, "leakage"),
-    ("diffusion", "spread", "all", "spread"),
 )
 # What stands in where models have grids of different sizes, and the plain number depends on the grid.
 _ON_OTHER_GRIDS = {

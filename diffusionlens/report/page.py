@@ -19,6 +19,10 @@ _ANALYSES = {
     "pca": "Principal components",
     "diffusion": "Semantic diffusion",
     "discovery": "Objects without labels",
+    "segmentation": "Segmentation probe",
+    "depth": "Depth probe",
+    "classification": "Classification probe",
+    "complementarity": "What CLS adds",
 }
 
 
@@ -99,9 +103,9 @@ def _unmeasured(manifest: dict[str, Any]) -> list[str]:
     lines = []
     for model in manifest["models"]:
         for reason, count in model.get("pib_not_measured", {}).items():
-            lines.append(f"{model['label']}, Point-in-Box: {count} with {reason}")
+            lines.append(f"{model['label']}: {count} with {reason}")
         for analysis, dropped in model.get("not_measured", {}).items():
-            lines += [f"{model['label']}, {analysis}: {count} with {reason}" for reason, count in dropped.items()]
+            lines += [f"{model['label']}, {analysis}: {count} ({reason})" for reason, count in dropped.items()]
     return lines
 
 
@@ -118,10 +122,8 @@ def _made(manifest: dict[str, Any]) -> list[Facts]:
             ("tokens", tokens),
             ("positions", f"resized by the rule '{model['positions']}'"),
             ("SHA-256", model["sha256"] or "not from a file"),
+            *((f"extra forward passes, {name}", str(n)) for name, n in model.get("extra_forwards", {}).items()),
         ]
-        if model.get("extra_forwards"):
-            extra = ", ".join(f"{count} for {analysis}" for analysis, count in model["extra_forwards"].items())
-            items.append(("changed pictures sent through the model", extra))
         if model["epoch"] is not None:
             items.append(("epoch", str(model["epoch"])))
         if model["dropped"]:

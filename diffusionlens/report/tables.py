@@ -9,6 +9,8 @@ import pandas as pd
 
 from diffusionlens.report.numbers import with_interval
 
+_TOKENS = ("patch", "cls", "cls+patch", "shuffled_cls+patch", "mean+patch")
+
 # (metric, token, heading) of each analysis; token None takes the only one there is.
 KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
     "pib": [
@@ -40,20 +42,16 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("effective_rank", None, "effective rank"),
         ("cka_cls_patchmean", None, "CKA CLS-patches"),
     ],
-    "pca": [
-        ("explained_variance", "component 1", "component 1"),
-        ("explained_variance", "component 2", "component 2"),
-        ("explained_variance", "component 3", "component 3"),
-    ],
     "diffusion": [
-        ("leakage", None, "leakage (points)"),
         ("leakage_full", None, "label read (%)"),
         ("leakage_erased", None, "object erased (%)"),
         ("leakage_chance", None, "chance (%)"),
+        ("leakage", None, "leakage (points)"),
         ("spread", "all", "spread"),
+        ("spread", "ring 1", "spread, ring 1"),
         ("spread", "ring 5+", "spread, ring 5+"),
-        ("provenance_object", "background", "from the object"),
-        ("provenance_self", "background", "from its own place"),
+        ("provenance_self", "background", "own place"),
+        ("provenance_object", "background", "from object"),
     ],
     "discovery": [
         ("corloc_lost", None, "CorLoc LOST (%)"),
@@ -61,6 +59,23 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("corloc_whole", None, "whole picture (%)"),
         ("jaccard_attention", None, "Jaccard of attention (%)"),
     ],
+    "pca": [
+        ("explained_variance", "component 1", "component 1"),
+        ("explained_variance", "component 2", "component 2"),
+        ("explained_variance", "component 3", "component 3"),
+    ],
+}
+
+
+KEY_METRICS |= {
+    "segmentation": [("miou", token, f"mIoU (%), {token}") for token in _TOKENS],
+    "depth": [("rmse", token, f"RMSE (m), {token}") for token in _TOKENS],
+    "classification": [
+        *(("linear_top1", token, f"linear (%), {token}") for token in _TOKENS),
+        ("logreg_top1", "cls", "logistic (%), cls"),
+        *(("knn_top1", f"{token} k=20", f"k-NN 20 (%), {token}") for token in ("patch", "cls")),
+    ],
+    "complementarity": [("gain", token, f"gain of {token}") for token in _TOKENS if "+" in token],
 }
 
 

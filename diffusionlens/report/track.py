@@ -13,9 +13,10 @@ from diffusionlens.report.bundle import write_measured
 from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.directory import whole_directory
 from diffusionlens.report.figures import PageFigure, draw_figure
-from diffusionlens.report.findings import Finding, overlap
+from diffusionlens.report.findings import Finding
 from diffusionlens.report.numbers import short, with_interval
 from diffusionlens.report.page import facts_of_data, facts_of_run
+from diffusionlens.report.sentences import overlap
 from diffusionlens.report.tables import write_formats
 from diffusionlens.report.template import Facts, Page, Table, render
 

@@ -6,57 +6,74 @@ from diffusionlens.report.findings import findings
 from diffusionlens.results import Row, to_frame
 
 
-def leakage(value: float, width: float, depth: list[float]) -> list[Row]:
-    last = len(depth) - 1
+def leakage(values: list[float]) -> list[Row]:
+    last = len(values) - 1
     rows = [
         Row("diffusion", "leakage_full", 60.0, 80, last, low=50.0, high=70.0),
-        Row("diffusion", "leakage_erased", 60.0 - value, 80, last, low=10.0, high=80.0),
+        Row("diffusion", "leakage_erased", 30.0, 80, last, low=10.0, high=80.0),
         Row("diffusion", "leakage_chance", 12.5, 80, last),
     ]
-    for layer, rise in enumerate(depth):
-        rows.append(Row("diffusion", "leakage", value, 80, layer, low=value - width, high=value + width))
-        rows.append(Row("diffusion", "leakage_depth", rise, 80, layer, low=rise - 5, high=rise + 5))
-    return rows
+    return rows + [
+        Row("diffusion", "leakage", value, 80, layer, low=value - 5, high=value + 5)
+        for layer, value in enumerate(values)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("value", "width", "depth", "said", "unsaid"),
+    ("values", "said", "unsaid"),
     [
-        (
-            30.0,
-            5.0,
-            [0, 2, 9, 20],
-            "leakage 30.0 (25.0 to 35.0) points, above that of layer 0 from layer 2 on.",
-            "can't",
-        ),
-        (30.0, 5.0, [0, 9, 2, 20], "from layer 3 on.", "can't"),
-        (30.0, 5.0, [0, 2, 3, 4], "points.", "from layer"),
-        (4.0, 5.0, [0, 9, 9, 9], "which can't be told apart from none.", "from layer"),
-        (-30.0, 5.0, [0, 0, 0, 0], "nothing of diffusion", "from layer"),
+        ([0, 2, 9, 20], "leakage is 20.0 (15.0 to 25.0) points, above zero from layer 2 on.", "can't"),
+        ([0, 9, 2, 20], "from layer 3 on.", "can't"),
+        ([9, 9, 9, 9], "above zero in every layer measured", "from layer"),
+        ([0, 9, 9, 4], "which can't be told from zero", "from layer"),
+        ([0, 0, 0, -30], "Below zero", "from layer"),
     ],
 )
-def test_leakage(value: float, width: float, depth: list[float], said: str, unsaid: str) -> None:
-    (found,) = findings(to_frame(leakage(value, width, depth), "m", "d"), ["m"], [])
+def test_leakage(values: list[float], said: str, unsaid: str) -> None:
+    (found,) = findings(to_frame(leakage(values), "m", "d"), ["m"], [])
     assert said in found.text
     assert unsaid not in found.text
-    assert "chance 12.5 %" in found.text
+    assert "12.5 %" in found.text
 
 
-@pytest.mark.parametrize(("far", "apart"), [(0.1, True), (0.38, False)])
-def test_spread(far: float, apart: bool) -> None:
+@pytest.mark.parametrize(("value", "nothing"), [(0.3, False), (0.04, True)])
+def test_spread(value: float, nothing: bool) -> None:
     rows = [
-        Row("diffusion", "spread", value, 80, 3, token=token, low=value - 0.05, high=value + 0.05)
-        for token, value in (("all", 0.3), ("ring 1", 0.4), ("ring 5+", far))
+        Row("diffusion", "spread", height, 80, layer, token=token, low=height - 0.05, high=height + 0.05)
+        for token, factor in (("all", 1.0), ("ring 1", 1.5), ("ring 5+", 0.5))
+        for layer, height in ((1, 0.6 * value * factor), (2, value * factor))
     ]
     (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
-    assert "0.300 (0.250 to 0.350) of what exchanging the whole picture does: 0.400" in found.text
-    assert ("can't be told apart" in found.text) != apart
+    assert f"by {value:.3f}"[:6] in found.text
+    assert ("can't be told from nothing" in found.text) == nothing
+    assert ("half of that is reached in layer 1" in found.text) != nothing
 
 
 def test_provenance_names_the_area() -> None:
     rows = [
-        Row("diffusion", f"provenance_{name}", value, 8, 3, token="background", low=value - 0.1, high=value + 0.1)
-        for name, value in (("self", 0.3), ("object", 0.5), ("object_area", 0.2))
+        Row(
+            "diffusion",
+            f"provenance_{name}{suffix}",
+            share,
+            8,
+            3,
+            token="background",
+            low=share - 0.1,
+            high=share + 0.1,
+        )
+        for name, value in (("self", 0.3), ("object", 0.5), ("rest", 0.2))
+        for suffix, share in (("", value), ("_area", value / 2))
     ]
     (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
-    assert "50.0 (40.0 to 60.0) % in the boxes, which cover 20.0 % of the picture" in found.text
+    assert "50.0 (40.0 to 60.0) % from the objects' boxes (25.0 % of the pixels)" in found.text
+    assert "over 8 pictures" in found.text
+
+
+def test_discovery_names_the_whole_picture_as_what_is_to_beat() -> None:
+    rows = [
+        Row("discovery", f"corloc_{way}", value, 160, 12, low=value - 8, high=value + 8)
+        for way, value in (("lost", 50.0), ("tokencut", 61.0), ("whole", 50.0))
+    ]
+    (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
+    assert "in 50.0 (42.0 to 58.0) % of 160 pictures by LOST" in found.text
+    assert found.text.endswith("the whole picture as the box, in 50.0 (42.0 to 58.0) %.")

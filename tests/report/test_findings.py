@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from diffusionlens.report.findings import findings, overlap
+from diffusionlens.report.findings import findings
+from diffusionlens.report.sentences import overlap
 from diffusionlens.results import Row, to_frame
 
 

@@ -1,0 +1,296 @@
+"""The classification probe: k-NN, a linear head, and logistic regression on CLS and mean patch tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+from torch.nn import functional
+
+from diffusionlens.analysis.intervals import Floats
+from diffusionlens.analysis.probes.kinds import SIDE, partners
+from diffusionlens.analysis.probes.knn import knn_predict
+from diffusionlens.analysis.probes.optimizer import SideBySide, schedule_factor
+from diffusionlens.analysis.probes.recipe import ClassificationRecipe
+from diffusionlens.analysis.probes.scores import LayerScores
+from diffusionlens.analysis.probes.store import TokenStore
+from diffusionlens.analysis.probes.training import Scored, batches, best_rates, split_held_out
+
+_PENALTIES = (0.001, 0.01, 0.1, 1.0)
+_STEPS = 300
+
+
+class Classification:
+    """Scores of one method: sums are (right, pictures)."""
+
+    name = "classification"
+    higher_is_better = True
+
+    def __init__(self, metric: str) -> None:
+        self.metrics: tuple[str, ...] = (metric,)
+        self.primary = metric
+
+    def scores(self, sums: Floats) -> dict[str, Floats]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return {self.primary: 100 * sums[..., 0] / sums[..., 1]}
+
+    def counts(self, sums: Floats) -> NDArray[np.bool_]:
+        return sums[..., 1] > 0
+
+
+@dataclass(frozen=True)
+class PictureFeatures:
+    """Features of some pictures and their labels: `parts` of a kind are vectors [N,D] that stand side by side."""
+
+    cls: Tensor | None
+    shuffled_cls: Tensor | None
+    patch: Tensor
+    labels: Tensor
+
+    def parts(self, kind: str) -> list[Tensor]:
+        """The vectors of a token kind; the mean patch stands for the patches, and is also the control `mean`."""
+        named = {"cls": self.cls, "shuffled_cls": self.shuffled_cls, "mean": self.patch}
+        found = [] if SIDE[kind] is None else [named[str(SIDE[kind])]]
+        if kind != "cls":
+            found.append(self.patch)
+        assert all(part is not None for part in found)
+        return [part for part in found if part is not None]
+
+    def at(self, places: Sequence[int]) -> "PictureFeatures":
+        index = torch.tensor(list(places), device=self.labels.device)
+        pick = [None if value is None else value[index] for value in (self.cls, self.shuffled_cls)]
+        return PictureFeatures(pick[0], pick[1], self.patch[index], self.labels[index])
+
+
+def read_features(store: TokenStore, layer: int, seed: int, device: torch.device) -> PictureFeatures:
+    """All pictures' features of a layer; every picture's other CLS is that of a seeded random picture of the same set."""
+    everything = range(len(store))
+    cls, patch = store.tokens(layer, everything)
+    other = None if cls is None else cls[partners(len(store), seed)].to(device)
+    labels = torch.tensor(store.labels, device=device)
+    return PictureFeatures(None if cls is None else cls.to(device), other, patch.to(device), labels)
+
+
+def few_shot(labels: Sequence[int], shots: int, seed: int) -> list[int]:
+    """Places of `shots` pictures of every class, drawn by `seed`; all of a class that has fewer."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).tolist()
+    taken: dict[int, int] = {}
+    chosen = []
+    for place in order:
+        taken[labels[place]] = taken.get(labels[place], 0) + 1
+        if taken[labels[place]] <= shots:
+            chosen.append(place)
+    return sorted(chosen)
+
+
+def classify_layer(
+    train: TokenStore,
+    test: TokenStore,
+    layer: int,
+    kinds: tuple[str, ...],
+    recipe: ClassificationRecipe,
+    seeds: int,
+    seed: int,
+    classes: int,
+    device: torch.device,
+    stop: Callable[[], None],
+) -> tuple[list[tuple[Scored, LayerScores]], dict[str, float], dict[str, str]]:
+    """Every method's scores of one layer, the rates chosen, and what was left out and why.
+
+    With `shots` every seed draws its own pictures; otherwise seeds differ in the heads' beginnings and in the order of the data,
+    and k-NN and logistic regression, which have neither, are the same for all.
+    """
+    bank, query = read_features(train, layer, seed, device), read_features(test, layer, seed, device)
+    labels = bank.labels.tolist()
+    banks = [bank] * seeds
+    if recipe.shots is not None:
+        banks = [bank.at(few_shot(labels, recipe.shots, seed + number)) for number in range(seeds)]
+    distinct = seeds if recipe.shots is not None else 1
+    found: list[tuple[Scored, LayerScores]] = []
+    left_out: dict[str, str] = {}
+    rates: dict[str, float] = {}
+    if "knn" in recipe.methods:
+        task = Classification("knn_top1")
+        right = [_knn(own, query, kinds, recipe, classes, stop) for own in banks[:distinct]]
+        for place, k in enumerate(recipe.k):
+            sums = _sums(torch.stack([own[place] for own in right]))
+            found.append((task, LayerScores(layer, kinds, sums, f" k={k}")))
+        if max(recipe.k) > len(banks[0].labels):
+            left_out[f"neighbours beyond {len(banks[0].labels)}"] = (
+                "the training set has no more pictures; all of them vote"
+            )
+    if "linear" in recipe.methods:
+        task = Classification("linear_top1")
+        right_linear, rates = _linear(banks, query, kinds, recipe, seed, classes, stop)
+        found.append((task, LayerScores(layer, kinds, _sums(right_linear))))
+    if "logreg" in recipe.methods:
+        if len(banks[0].labels) > recipe.logreg_pictures:
+            left_out["logreg_top1"] = (
+                f"{len(banks[0].labels)} training pictures are more than --set logreg_pictures={recipe.logreg_pictures}"
+            )
+        else:
+            task = Classification("logreg_top1")
+            right_logreg = [_logreg(own, query, kinds, recipe, seed, stop) for own in banks[:distinct]]
+            found.append((task, LayerScores(layer, kinds, _sums(torch.stack(right_logreg)))))
+    return found, rates, left_out
+
+
+def _sums(right: Tensor) -> Floats:
+    """[S,K,P] right or wrong to sums [S,P,K,2]."""
+    values = right.permute(0, 2, 1).double().cpu().numpy()
+    return np.stack([values, np.ones_like(values)], -1)
+
+
+def _knn(
+    bank: PictureFeatures, query: PictureFeatures, kinds: Sequence[str], recipe: ClassificationRecipe, classes: int,
+    stop: Callable[[], None],
+) -> Tensor:  # fmt: skip
+    """[k,K,P]: whether the votes name the label."""
+    found = []
+    for kind in kinds:
+        stop()
+        predicted = knn_predict(
+            unit_rows(query.parts(kind)),
+            unit_rows(bank.parts(kind)),
+            bank.labels,
+            recipe.k,
+            recipe.temperature,
+            classes,
+        )
+        found.append(predicted == query.labels)
+    return torch.stack(found, 1)
+
+
+def unit_rows(parts: Sequence[Tensor]) -> Tensor:
+    """Vectors of length 1 whose dot product is the mean of the parts' cosines, so that no part wins by its length."""
+    return functional.normalize(torch.cat([functional.normalize(part, dim=1) for part in parts], 1), dim=1)
+
+
+def _linear(
+    banks: Sequence[PictureFeatures],
+    query: PictureFeatures,
+    kinds: Sequence[str],
+    recipe: ClassificationRecipe,
+    seed: int,
+    classes: int,
+    stop: Callable[[], None],
+) -> tuple[Tensor, dict[str, float]]:
+    """[S,K,P] whether right, and the rates chosen: DINO's linear head (normal 0.01, SGD with momentum) at every rate."""
+    task = Classification("linear_top1")
+    heads, held = [], []
+    for number, bank in enumerate(banks):
+        learn, held_out = split_held_out(len(bank.labels), recipe, seed, bank.labels.tolist())
+        heads.append(_train_linear(bank.at(learn), kinds, recipe, seed + number, classes, stop))
+        if held_out:
+            part = bank.at(held_out)
+            right = torch.stack(
+                [
+                    (part.labels == _logits(heads[-1], part, place, kind).argmax(-1).T)
+                    for place, kind in enumerate(kinds)
+                ]
+            )
+            values = right.permute(2, 0, 1).double()
+            held.append(torch.stack([values, torch.ones_like(values)], -1))
+    chosen = best_rates(task, torch.stack(held)) if held else [0] * len(kinds)
+    found = [
+        torch.stack(
+            [
+                _logits(own, query, place, kind)[:, chosen[place]].argmax(-1) == query.labels
+                for place, kind in enumerate(kinds)
+            ]
+        )
+        for own in heads
+    ]
+    return torch.stack(found), {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True)}
+
+
+def _train_linear(
+    bank: PictureFeatures,
+    kinds: Sequence[str],
+    recipe: ClassificationRecipe,
+    seed: int,
+    classes: int,
+    stop: Callable[[], None],
+) -> dict[str, Tensor]:
+    device, width = bank.patch.device, bank.patch.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    start = 0.01 * torch.randn(classes, 2 * width, generator=generator)
+    parameters: dict[str, Tensor] = {}
+    for place, kind in enumerate(kinds):
+        wide = start[:, : width * len(bank.parts(kind))]
+        parameters[f"weight{place}"] = wide.expand(1, len(recipe.rates), *wide.shape).clone()
+        parameters[f"bias{place}"] = torch.zeros(1, len(recipe.rates), classes)
+    parameters = {name: value.to(device).requires_grad_() for name, value in parameters.items()}
+    size = min(recipe.batch_size, len(bank.labels))
+    rates = torch.tensor(recipe.rates, device=device) * size / 256  # DINO's rule
+    optimizer = SideBySide(parameters, rates, recipe.weight_decay, optimizer=recipe.optimizer)
+    for step, places in enumerate(batches(len(bank.labels), size, recipe.iterations, generator)):
+        stop()
+        part = bank.at(places)
+        losses = []
+        for place, kind in enumerate(kinds):
+            logits = _logits(parameters, part, place, kind)
+            wanted = part.labels[:, None].expand(-1, len(recipe.rates))
+            losses.append(
+                functional.cross_entropy(logits.reshape(-1, classes), wanted.reshape(-1), reduction="sum") / size
+            )
+        optimizer.step(
+            torch.stack(losses).sum(), schedule_factor(step, recipe.iterations, recipe.warmup, recipe.schedule)
+        )
+    return {name: value.detach() for name, value in parameters.items()}
+
+
+def _logits(parameters: dict[str, Tensor], part: PictureFeatures, place: int, kind: str) -> Tensor:
+    """[N,R,classes] of the heads of kind number `place`."""
+    weight, bias = parameters[f"weight{place}"][0], parameters[f"bias{place}"][0]
+    rates, classes, width = weight.shape
+    found = torch.cat(part.parts(kind), 1) @ weight.reshape(-1, width).T
+    return found.view(-1, rates, classes) + bias
+
+
+def _logreg(
+    bank: PictureFeatures, query: PictureFeatures, kinds: Sequence[str], recipe: ClassificationRecipe, seed: int,
+    stop: Callable[[], None],
+) -> Tensor:  # fmt: skip
+    """[K,P] whether right: scikit-learn's logistic regression on standardised features, penalty by the held-out part."""
+    learn, held_out = split_held_out(
+        len(bank.labels), recipe.model_copy(update={"rates": (1.0, 2.0)}), seed, bank.labels.tolist()
+    )
+    found = []
+    for kind in kinds:
+        stop()
+        rows = torch.cat(bank.parts(kind), 1).cpu().numpy()
+        labels, asked = bank.labels.cpu().numpy(), torch.cat(query.parts(kind), 1).cpu().numpy()
+        with threadpool_limits(1):  # the same bits every time
+            scores = [_fit(rows[learn], labels[learn], c).score(rows[held_out], labels[held_out]) for c in _PENALTIES]
+            model = _fit(rows, labels, _PENALTIES[int(np.argmax(scores))])
+            found.append(torch.from_numpy(model.predict(asked)) == query.labels.cpu())
+    return torch.stack(found)
+
+
+class _fit:  # noqa: N801  (a function with two verbs)
+    """Standardisation and logistic regression with the inverse penalty `c`; one class alone is always predicted."""
+
+    def __init__(self, rows: Floats, labels: Floats, c: float) -> None:
+        self.scaler = StandardScaler().fit(rows)
+        self.only = labels[0] if len(set(labels.tolist())) == 1 else None
+        self.model = LogisticRegression(C=c, max_iter=_STEPS, tol=1e-3)
+        if self.only is None:
+            import warnings
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a fit that needs more steps is near enough
+                self.model.fit(self.scaler.transform(rows), labels)
+
+    def predict(self, rows: Floats) -> Floats:
+        return (
+            np.full(len(rows), self.only) if self.only is not None else self.model.predict(self.scaler.transform(rows))
+        )
+
+    def score(self, rows: Floats, labels: Floats) -> float:
+        return float((self.predict(rows) == labels).mean())

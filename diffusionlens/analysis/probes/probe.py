@@ -1,0 +1,369 @@
+"""The probe of a task: tokens of all layers once, heads of all layers and token kinds, scores, gains, pictures."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from diffusionlens.analysis.device import enough_memory, resolve_device
+from diffusionlens.analysis.diagnostic import LeftOut
+from diffusionlens.analysis.measure import parse_layers, refuse_doubles
+from diffusionlens.analysis.outcome import versions
+from diffusionlens.analysis.probes.classification import Classification, classify_layer
+from diffusionlens.analysis.probes.depth import Depth
+from diffusionlens.analysis.probes.kinds import usable_kinds
+from diffusionlens.analysis.probes.recipe import ClassificationRecipe, DenseRecipe, DepthRecipe, Recipe
+from diffusionlens.analysis.probes.scores import LayerScores, gain_rows, score_rows
+from diffusionlens.analysis.probes.segmentation import Segmentation
+from diffusionlens.analysis.probes.store import StoreRequest, TokenStore, open_store
+from diffusionlens.analysis.probes.training import (
+    DenseTask,
+    Scored,
+    best_rates,
+    evaluate_dense,
+    split_held_out,
+    train_dense,
+)
+from diffusionlens.analysis.processes import Processes
+from diffusionlens.analysis.run import Measurement
+from diffusionlens.capture import capture
+from diffusionlens.data.sample import PictureSource
+from diffusionlens.data.transform import Fit
+from diffusionlens.errors import InputError
+from diffusionlens.material import ModelMaterial
+from diffusionlens.models.backbone import Backbone
+from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, Row, tidy, to_frame
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """What to probe and how. `kinds`: token kinds; `seeds`: how many trainings; `cache`: a directory for tokens that later
+    runs find again, or None for a temporary one in `room`."""
+
+    task: str
+    preset: str
+    recipe: Recipe
+    kinds: tuple[str, ...]
+    layers: str = "all"
+    seeds: int = 3
+    size: tuple[int, int] | None = None
+    batch_size: int | None = None
+    device: str = "auto"
+    workers: int = 0
+    seed: int = 0
+    cache: Path | None = None
+    room: Path | None = None
+
+
+@dataclass
+class ModelProbe:
+    """One model's probe: rows, per-picture values, what it took."""
+
+    backbone: Backbone
+    layers: tuple[int, ...]
+    rows: list[Row] = field(default_factory=list)
+    per_image: list[pd.DataFrame] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def probe(
+    backbones: Sequence[Backbone],
+    test: PictureSource,
+    train: PictureSource,
+    settings: ProbeSettings,
+    progress: Progress = lambda *_: None,
+    processes: Processes | None = None,
+) -> Measurement | None:
+    """Trains heads on `train` and scores them on `test`, for every model.
+
+    Returns:
+        The measurement; None in processes other than the first.
+
+    Raises:
+        InputError: a model, the data or a setting can't be used.
+    """
+    processes = processes or Processes()
+    started = time.monotonic()
+    with processes.together():
+        refuse_doubles([backbone.label for backbone in backbones])
+        check_labels(settings.task, test, train)
+        device = resolve_device(settings.device, processes)
+        task = task_of(settings, test)
+        runs = [_prepare(backbone, settings, device) for backbone in backbones]
+    with ExitStack() as stack:
+        cache = settings.cache
+        if cache is None:
+            place = None if settings.room is None else _nearest(settings.room)
+            with processes.together():
+                made = (
+                    stack.enter_context(tempfile.TemporaryDirectory(prefix=".diffusionlens-tokens-", dir=place))
+                    if (processes.rank == 0)
+                    else None
+                )
+            cache = Path(str(processes.share(made)))
+        info: dict[str, Any] = {}
+        for run in runs:
+            info = _probe_model(run, task, test, train, settings, cache, device, progress, processes)
+    with processes.together():
+        if processes.rank != 0:
+            return None
+        frames = [to_frame(run.rows, run.backbone.label, test.label) for run in runs if run.rows]
+        if not frames:
+            raise InputError(f"nothing could be probed on {test.label}: no picture has anything to score")
+        results = pd.concat(frames, ignore_index=True)
+        values = [part for run in runs for part in run.per_image]
+        per_image = pd.concat(values, ignore_index=True) if values else pd.DataFrame(columns=PER_IMAGE_COLUMNS)
+        manifest = _manifest(runs, test, train, settings, info, device, processes, time.monotonic() - started)
+        material = [ModelMaterial(run.backbone.label, []) for run in runs]
+        return Measurement(tidy(results[COLUMNS]), per_image, material, manifest)
+
+
+def _nearest(place: Path) -> Path:
+    return next(parent for parent in place.parents if parent.exists())
+
+
+def check_labels(task: str, test: PictureSource, train: PictureSource) -> None:
+    """Refuses data without what the task needs, and two sets with different classes."""
+    need = {"segmentation": "masks", "depth": "depth", "classification": "labels"}[task]
+    for source in (test, train):
+        if need not in source.provides:
+            there = ", ".join(sorted(source.provides)) or "nothing"
+            raise InputError(f"{source.label} has no {need}, which {task} needs (it has {there}); give other data")
+    one, other = (list(source.mask_classes if task == "segmentation" else source.classes) for source in (test, train))
+    if task != "depth" and one != other:
+        raise InputError(
+            f"{train.label} has {len(other)} classes and {test.label} {len(one)}, or under other names; train and test need "
+            f"the same"
+        )
+
+
+def task_of(settings: ProbeSettings, test: PictureSource) -> Scored:
+    recipe = settings.recipe
+    if isinstance(recipe, DepthRecipe):
+        kind = test.spec.partition("=")[2] if "=" in test.spec.partition(":")[0] else test.spec
+        kind = kind.partition(":")[0]
+        crop = recipe.crop_name
+        if crop == "auto":
+            crop = {"nyuv2": "eigen", "kitti": "garg"}.get(kind, "none")  # type: ignore[assignment]
+        largest = (80.0 if kind == "kitti" else 10.0) if recipe.max_depth == "auto" else recipe.max_depth
+        return Depth(recipe.bins, recipe.points, (recipe.min_depth, largest), crop, recipe.sigloss_warmup)
+    if isinstance(recipe, DenseRecipe):
+        return Segmentation(len(test.mask_classes), recipe.points)
+    return Classification("linear_top1")
+
+
+def _prepare(backbone: Backbone, settings: ProbeSettings, device: torch.device) -> ModelProbe:
+    with enough_memory(f"{backbone.label} on {device}", "give a smaller --size or another --device"):
+        backbone.to(device)
+        backbone.set_size(settings.size or backbone.default_size())
+        layers = parse_layers(settings.layers, backbone.depth)
+        capture(backbone, torch.zeros(1, 3, *backbone.size, device=device), layers=layers)
+        backbone.to(torch.device("cpu"))
+    return ModelProbe(backbone, layers)
+
+
+def _probe_model(
+    run: ModelProbe,
+    task: Scored,
+    test: PictureSource,
+    train: PictureSource,
+    settings: ProbeSettings,
+    cache: Path,
+    device: torch.device,
+    progress: Progress,
+    processes: Processes,
+) -> dict[str, Any]:
+    """Fills `run`; gives what the manifest says of the data."""
+    if settings.recipe.stream:
+        raise InputError(
+            f"--preset {settings.preset}: training from a stream of augmented pictures is not there yet; use --preset fast"
+        )
+    target = {"segmentation": "mask", "depth": "depth", "classification": "label"}[settings.task]
+    stores = []
+    size = settings.batch_size or (64 if device.type == "cuda" else 8)
+    started = time.monotonic()
+    with enough_memory(f"{size} pictures at a time on {device}", "give a smaller --batch-size or --size"):
+        for source in (train, test):
+            fit: Fit = "crop" if settings.task == "classification" else "squash"
+            request = StoreRequest(
+                source, range(len(source)), run.layers, fit, settings.task == "classification", target, size,
+                settings.workers, device,
+            )  # fmt: skip
+            stores.append(open_store(run.backbone, request, cache, progress, processes))
+    forward_seconds = time.monotonic() - started
+    kinds, left_out = usable_kinds(
+        settings.kinds, has_cls=run.backbone.has_cls, pictures=min(len(store) for store in stores)
+    )
+    run.left_out += [LeftOut(kind, reason) for kind, reason in left_out.items()]
+    if not kinds:
+        raise InputError(f"{run.backbone.label}: none of the token kinds can be had ({'; '.join(left_out.values())})")
+    mine = run.layers[processes.rank :: processes.count]
+    what, found, rates = f"{run.backbone.label}: heads by layer", [], {}
+    with processes.together(), enough_memory("the heads", "give fewer --layers, --tokens or rates"):
+        progress(what, 0, len(mine))
+        for done, layer in enumerate(mine, start=1):
+            if isinstance(settings.recipe, ClassificationRecipe):
+                scored, chosen, reasons = classify_layer(
+                    stores[0], stores[1], layer, kinds, settings.recipe, settings.seeds, settings.seed,
+                    len(test.classes), device, processes.stop_with_others,
+                )  # fmt: skip
+                run.left_out += [LeftOut(name, reason) for name, reason in reasons.items() if layer == run.layers[0]]
+            else:
+                scored, chosen = _dense_layer(stores, task, layer, kinds, settings, device, processes)  # type: ignore[arg-type]
+            for own_task, one in scored:
+                found += [(layer, score_rows(own_task, one, settings.seed))]
+                run.per_image.append(_per_image(own_task, one, stores[1].names, run.backbone.label, test.label))
+                if own_task.primary == task.primary and not one.suffix:
+                    found += [(layer, gain_rows(own_task, one, settings.seed))]
+            rates[layer] = chosen
+            progress(what, done, len(mine))
+    parts = processes.gather((found, rates, run.per_image))
+    if processes.rank == 0:
+        merged = [entry for part in parts for entry in part[0]]
+        run.rows = _in_order([row for _, rows in merged for row in rows])
+        rates = {layer: chosen for part in parts for layer, chosen in part[1].items()}
+        run.per_image = [frame for part in parts for frame in part[2]]
+    run.facts = {
+        "backbone_forwards": sum(store.forwards for store in stores),
+        "forward_seconds": round(forward_seconds, 2),
+        "head_seconds": round(time.monotonic() - started - forward_seconds, 2),
+        "token_bytes": sum(store.bytes for store in stores),
+        "learning_rates": {str(layer): rates[layer] for layer in sorted(rates)},
+    }
+    info = {
+        "train": stores[0].meta, "test": stores[1].meta,
+        "absent": _absent(stores[1], test) if settings.task == "segmentation" else [],
+    }  # fmt: skip
+    for store in stores:
+        store.close()
+    return info
+
+
+def _dense_layer(
+    stores: Sequence[TokenStore],
+    task: DenseTask,
+    layer: int,
+    kinds: tuple[str, ...],
+    settings: ProbeSettings,
+    device: torch.device,
+    processes: Processes,
+) -> tuple[list[tuple[Scored, LayerScores]], dict[str, float]]:
+    train, test = stores
+    recipe = settings.recipe
+    assert isinstance(recipe, DenseRecipe)
+    learn, held_out = split_held_out(len(train), recipe, settings.seed)
+    stop = processes.stop_with_others
+    heads = [
+        train_dense(task, train, learn, layer, kinds, recipe, settings.seed + number, device, stop)
+        for number in range(settings.seeds)
+    ]
+    chosen = [0] * len(kinds)
+    if held_out:
+        chosen = best_rates(task, evaluate_dense(task, heads, train, held_out, layer, settings.seed, stop))
+    selected = [own.select(chosen) for own in heads]
+    sums = evaluate_dense(task, selected, test, range(len(test)), layer, settings.seed, stop)[:, :, :, 0]
+    rates = {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True)}
+    return [(task, LayerScores(layer, kinds, sums.double().numpy()))], rates
+
+
+def _in_order(rows: Sequence[Row]) -> list[Row]:
+    """By analysis and metric as they first come, then by layer."""
+    order = {key: place for place, key in enumerate(dict.fromkeys((row.analysis, row.metric) for row in rows))}
+    analyses = list(dict.fromkeys(row.analysis for row in rows))
+    return sorted(
+        rows,
+        key=lambda row: (
+            analyses.index(row.analysis),
+            order[row.analysis, row.metric],
+            row.layer if row.layer is not None else -1,
+        ),
+    )
+
+
+def _per_image(task: Scored, found: LayerScores, names: Sequence[str], model: str, data: str) -> pd.DataFrame:
+    """Every metric of every picture, the mean over seeds."""
+    counted = task.counts(found.sums).all((0, 2))
+    parts = []
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = task.scores(found.sums)
+    for metric in task.metrics:
+        if metric.endswith("_pooled"):
+            continue
+        mean = values[metric].mean(0)
+        for place, kind in enumerate(found.kinds):
+            part = pd.DataFrame({"name": np.array(names, dtype=object)[counted], "value": mean[counted, place]})
+            parts.append(part.assign(metric=metric, token=kind + found.suffix))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.assign(model=model, data=data, analysis=task.name, layer=found.layer, head="")[PER_IMAGE_COLUMNS]
+
+
+def _absent(test: TokenStore, source: PictureSource) -> list[str]:
+    """Classes that no labelled pixel of the test pictures has."""
+    there: set[int] = set()
+    for picture in range(len(test)):
+        there |= set(test.target(picture).unique().tolist())
+    return [name for number, name in enumerate(source.mask_classes) if number not in there]
+
+
+def _manifest(
+    runs: Sequence[ModelProbe],
+    test: PictureSource,
+    train: PictureSource,
+    settings: ProbeSettings,
+    info: dict[str, Any],
+    device: torch.device,
+    processes: Processes,
+    seconds: float,
+) -> dict[str, Any]:
+    data = []
+    for role, source in (("test", test), ("train", train)):
+        meta = info[role]
+        skipped = [*source.skipped, *map(tuple, meta["skipped"])]
+        data.append(
+            {
+                "role": role,
+                "label": source.label,
+                "spec": source.spec,
+                "pictures": len(source),
+                "chosen": len(source),
+                "measured": len(meta["names"]),
+                "provides": sorted(source.provides),
+                "skipped": [{"file": file, "reason": reason} for file, reason in skipped],
+                "notes": [{"file": file, "reason": note} for file, note in meta["notes"]],
+            }
+        )
+    task = settings.task
+    return {
+        "models": [{"label": run.backbone.label, **run.backbone.describe(), "probe": run.facts} for run in runs],
+        "data": data,
+        "analyses": {task: {"preset": settings.preset, **settings.recipe.model_dump()}},
+        "left_out": [
+            {"model": run.backbone.label, "what": left.what, "reason": left.reason}
+            for run in runs
+            for left in run.left_out
+        ],
+        "classes_absent": info["absent"],
+        "settings": {
+            "tokens": ",".join(settings.kinds),
+            "layers": settings.layers,
+            "seeds": settings.seeds,
+            "seed": settings.seed,
+            "batch_size": settings.batch_size,
+            "workers": settings.workers,
+        },
+        "backbone_forwards": sum(run.facts["backbone_forwards"] for run in runs),
+        "versions": versions(),
+        "device": str(device),
+        "processes": processes.count,
+        "wall_seconds": round(seconds, 2),
+    }

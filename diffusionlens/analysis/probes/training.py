@@ -1,0 +1,160 @@
+"""Training the heads of one layer from cached tokens, and choosing their learning rates."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from diffusionlens.analysis.intervals import Floats
+from diffusionlens.analysis.probes.heads import LayerHeads
+from diffusionlens.analysis.probes.kinds import LayerTokens, partners, with_partner
+from diffusionlens.analysis.probes.optimizer import SideBySide, schedule_factor
+from diffusionlens.analysis.probes.points import mix_at
+from diffusionlens.analysis.probes.recipe import DenseRecipe, Recipe
+from diffusionlens.analysis.probes.store import TokenStore
+from diffusionlens.errors import InputError
+
+Bools = NDArray[np.bool_]
+
+
+class Scored(Protocol):
+    """How a task makes numbers of sums over pictures. `scores` takes sums [..., F] and gives every metric as [...]."""
+
+    name: str
+    metrics: tuple[str, ...]
+    primary: str
+    higher_is_better: bool
+
+    def scores(self, sums: Floats) -> dict[str, Floats]: ...
+    def counts(self, sums: Floats) -> Bools: ...
+
+
+class DenseTask(Scored, Protocol):
+    """A task whose heads answer at every place: `points` draws places with labels, the losses are [K,R], `tally` gives one
+    picture's sums [K,R,F]."""
+
+    outputs: int
+    batch_norm: bool
+
+    def points(
+        self, targets: Sequence[Tensor], grid: tuple[int, int], generator: torch.Generator
+    ) -> tuple[Tensor, ...]: ...
+    def point_loss(self, outputs: Tensor, labels: Tensor, step: int) -> Tensor: ...
+    def map_loss(self, outputs: Tensor, targets: Tensor, step: int) -> Tensor: ...
+    def tally(self, outputs: Tensor, target: Tensor) -> Tensor: ...
+
+
+Stop = Callable[[], None]
+
+
+def batches(count: int, size: int, iterations: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """`iterations` batches of `size` out of `count` pictures, every epoch in another order; epochs run into each other."""
+    queue: list[int] = []
+    for _ in range(iterations):
+        while len(queue) < size:
+            queue += torch.randperm(count, generator=generator).tolist()
+        yield queue[:size]
+        queue = queue[size:]
+
+
+def split_held_out(
+    count: int, recipe: Recipe, seed: int, labels: Sequence[int] | None = None
+) -> tuple[list[int], list[int]]:
+    """Places of the pictures to learn from, and of those held out to choose a rate by (none where there is one rate).
+
+    Raises:
+        InputError: too few pictures are left to fill the smallest batch.
+    """
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    if labels is not None:  # every class in turn, so that both parts have all of them
+        turn: dict[int, int] = {}
+        keys = {}
+        for place in order:
+            turn[labels[place]] = turn.get(labels[place], -1) + 1
+            keys[place] = turn[labels[place]]
+        order.sort(key=lambda place: -keys[place])
+    kept_out = max(1, round(recipe.held_out * count)) if len(recipe.rates) > 1 else 0
+    if count - kept_out < 2:
+        raise InputError(f"{count} training pictures are too few; wanted 3 at least, or 2 with a single rate")
+    return sorted(order[kept_out:]), sorted(order[:kept_out])
+
+
+def optimizer_of(heads: LayerHeads, recipe: Recipe, clip: float | None) -> SideBySide:
+    rates = torch.tensor(recipe.rates, device=heads.parameters["bias"].device)
+    return SideBySide(
+        heads.parameters, rates, recipe.weight_decay, optimizer=recipe.optimizer, clip=clip, kinds=heads.rows_of_kinds()
+    )
+
+
+def train_dense(
+    task: DenseTask,
+    store: TokenStore,
+    pictures: Sequence[int],
+    layer: int,
+    kinds: Sequence[str],
+    recipe: DenseRecipe,
+    seed: int,
+    device: torch.device,
+    stop: Stop,
+) -> LayerHeads:
+    """Heads of every kind and rate of one layer, trained on the cached tokens of `pictures`."""
+    width = store.tokens(layer, [0])[1].shape[-1]
+    heads = LayerHeads(kinds, width, task.outputs, len(recipe.rates), seed, batch_norm=task.batch_norm, device=device)
+    optimizer = optimizer_of(heads, recipe, getattr(recipe, "clip", None))
+    generator = torch.Generator().manual_seed(seed)
+    order = batches(len(pictures), min(recipe.batch_size, len(pictures)), recipe.iterations, generator)
+    for step, places in enumerate(order):
+        stop()
+        chosen = [pictures[place] for place in places]
+        cls, patches = store.tokens(layer, chosen)
+        tokens = with_partner(None if cls is None else cls.to(device), patches.to(device))
+        targets = [store.target(place) for place in chosen]
+        rows, columns, labels = task.points(targets, (patches.shape[1], patches.shape[2]), generator)
+        outputs = heads(tokens, mix_at(tokens.patches, rows.to(device), columns.to(device)), training=True)
+        loss = task.point_loss(outputs, labels.to(device), step).sum()
+        optimizer.step(loss, schedule_factor(step, recipe.iterations, recipe.warmup, recipe.schedule))
+    return heads
+
+
+def evaluate_dense(
+    task: DenseTask,
+    heads: Sequence[LayerHeads],
+    store: TokenStore,
+    pictures: Sequence[int],
+    layer: int,
+    seed: int,
+    stop: Stop,
+) -> Tensor:
+    """Sums of every picture, [heads,P,K,R,F], of heads that are of one form (several seeds)."""
+    partner = dict(zip(pictures, (pictures[place] for place in partners(len(pictures), seed)), strict=True))
+    found = []
+    for picture in pictures:
+        stop()
+        outputs = grid_outputs(heads, store, picture, partner[picture], layer)
+        target = store.target(picture)
+        found.append(torch.stack([task.tally(own, target) for own in outputs]))
+    return torch.stack(found, 1)
+
+
+@torch.inference_mode()
+def grid_outputs(
+    heads: Sequence[LayerHeads], store: TokenStore, picture: int, partner: int, layer: int
+) -> list[Tensor]:
+    """What every one of `heads` says on one picture's grid: [h,w,K,R,C]."""
+    device = heads[0].parameters["bias"].device
+    cls, patches = store.tokens(layer, [picture, partner])
+    own_cls, other_cls = (None, None) if cls is None else (cls[:1].to(device), cls[1:].to(device))
+    tokens = LayerTokens(own_cls, other_cls, patches[:1].to(device))
+    flat = tokens.patches.flatten(1, 2)
+    return [own(tokens, flat)[0].unflatten(0, tokens.patches.shape[1:3]) for own in heads]
+
+
+def best_rates(task: Scored, sums: Tensor) -> list[int]:
+    """For every kind the rate that scores best on held-out sums [seeds,P,K,R,F], all seeds together; the first wins a tie."""
+    scores = task.scores(sums.double().sum(1).cpu().numpy())[task.primary].mean(0)
+    worst = -np.inf if task.higher_is_better else np.inf
+    scores = np.where(np.isnan(scores), worst, scores)
+    return [int(place) for place in (scores.argmax(-1) if task.higher_is_better else scores.argmin(-1))]

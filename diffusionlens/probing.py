@@ -1,0 +1,97 @@
+"""`probe` as a Python function: strings in, heads trained on frozen tokens, a result directory out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from diffusionlens.analysis.probes.kinds import parse_kinds
+from diffusionlens.analysis.probes.probe import ProbeSettings, Progress
+from diffusionlens.analysis.probes.probe import probe as probe_backbones
+from diffusionlens.analysis.probes.recipe import recipe_for
+from diffusionlens.analysis.processes import Processes
+from diffusionlens.api import Measured, _check_numbers, _command
+from diffusionlens.data import PictureSource, open_data
+from diffusionlens.errors import InputError
+from diffusionlens.models import Backbone, load_model
+from diffusionlens.report.bundle import write_bundle
+from diffusionlens.report.directory import check_target
+from diffusionlens.spec import parse_size
+
+_MOST_SEEDS = 100
+
+
+def probe(
+    task: str,
+    models: str | Backbone | Sequence[str | Backbone],
+    data: str | PictureSource,
+    train: str | PictureSource | None = None,
+    out: Path | str | None = None,
+    *,
+    tokens: str = "all",
+    layers: str = "all",
+    seeds: int = 3,
+    preset: str = "fast",
+    cache: Path | str | None = None,
+    size: str | None = None,
+    batch_size: int | None = None,
+    device: str = "auto",
+    workers: int = 0,
+    seed: int = 0,
+    options: Sequence[str] = (),
+    progress: Progress = lambda *_: None,
+) -> Measured | None:
+    """Trains linear heads on the frozen tokens of every layer and scores them; see docs/probing.md.
+
+    Args:
+        task: "segmentation", "depth" or "classification".
+        models: MODEL strings, or Backbones from `load_model`.
+        data: what the heads are scored on. train: what they learn from, with the same classes.
+        out: directory to make.
+        tokens: "all", or token kinds separated by commas (patch, cls, cls+patch, shuffled_cls+patch, mean+patch).
+        layers: "all", "last", or numbers separated by commas; 0 is the embedding, -1 the last.
+        seeds: how many trainings of every head; gains get their interval from them.
+        cache: directory in which the tokens stay for later runs; without it they are kept beside `out` and removed.
+        options: settings of the preset, as "iterations=500".
+
+    Returns:
+        The measurement; None in the processes of torchrun other than the first.
+
+    Raises:
+        InputError: one line that says what came, what was wanted and what to do.
+    """
+    processes = Processes.join()
+    try:
+        with processes.together():
+            place = check_target(out) if out is not None and processes.rank == 0 else None
+            _check_numbers(images=None, batch_size=batch_size, workers=workers, seed=seed)
+            if not 1 <= seeds <= _MOST_SEEDS:
+                raise InputError(f"--seeds {seeds}; wanted a whole number from 1 to {_MOST_SEEDS}")
+            settings = ProbeSettings(
+                task=task,
+                preset=preset,
+                recipe=recipe_for(task, preset, options),
+                kinds=parse_kinds(tokens),
+                layers=layers,
+                seeds=seeds,
+                size=None if size is None else parse_size(size),
+                batch_size=batch_size,
+                device=device,
+                workers=workers,
+                seed=seed,
+                cache=None if cache is None else Path(cache).expanduser().resolve(),
+                room=None if out is None else Path(out).expanduser().resolve(),
+            )
+            if train is None:
+                raise InputError(
+                    "--train is missing; wanted the pictures that the heads learn from, as voc:ROOT?split=train"
+                )
+            test_source, train_source = (open_data(one) if isinstance(one, str) else one for one in (data, train))
+            given = [models] if isinstance(models, str | Backbone) else list(models)
+            backbones = [load_model(model) if isinstance(model, str) else model for model in given]
+        measurement = probe_backbones(backbones, test_source, train_source, settings, progress, processes)
+        with processes.together():
+            if measurement is None:
+                return None
+            measurement.manifest["command"] = _command()
+            return Measured(measurement, None if place is None else write_bundle(measurement, place))
+    finally:
+        processes.leave()

@@ -1,0 +1,53 @@
+"""What probes let one say, no stronger than their intervals."""
+
+import pandas as pd
+
+from diffusionlens.report.numbers import short, with_interval
+from diffusionlens.report.sentences import Numbers, overlap
+
+_SCORES = {
+    "segmentation": ("miou", "mIoU", " %"),
+    "depth": ("rmse", "an RMSE of", " m"),
+    "classification": ("linear_top1", "a linear accuracy of", " %"),
+}
+
+
+def probe_sentence(own: Numbers) -> str | None:
+    """The score of the last layer's patches, with and without CLS, and the best layer."""
+    for task, (metric, name, unit) in _SCORES.items():
+        last = own.last(task, metric, "patch")
+        if last is None:
+            continue
+        text = f"Heads on the patches of layer {last.layer} reach {name} {with_interval(last)}{unit}"
+        both = own.last(task, metric, "cls+patch")
+        if both is not None:
+            text += f", with CLS beside them {with_interval(both)}{unit}"
+        blocks = own.series(task, metric, "patch")
+        best = (min if task == "depth" else max)(blocks, key=lambda row: row.value)
+        if best.layer == last.layer:
+            return text + ". No layer's patches do better."
+        told = "" if overlap(best, last) else ", and the intervals don't meet"
+        return f"{text}. The best patches are those of layer {best.layer}: {with_interval(best)}{unit}{told}."
+    return None
+
+
+def gain_sentence(own: Numbers) -> str | None:
+    """What CLS adds to the patches, against the controls."""
+    gain, pictures = (own.last("complementarity", metric, "cls+patch") for metric in ("gain", "gain_pictures"))
+    if gain is None or pictures is None:
+        return None
+    text = f"In layer {gain.layer}, CLS adds {with_interval(gain)} to the patches (interval over {gain.n} trainings)"
+    sure = all(not pd.isna(row.low) and (row.low > 0 or row.high < 0) for row in (gain, pictures))
+    if not sure:
+        return f"{text}; over trainings and over pictures together, that can't be told from nothing."
+    controls = [own.last("complementarity", "gain", token) for token in ("shuffled_cls+patch", "mean+patch")]
+    known = [row for row in controls if row is not None]
+    if not known:
+        return f"{text}; no control was asked for."
+    shown = ", ".join(f"{short(row.value)} for {row.token}" for row in known)
+    if any(overlap(gain, row) for row in known):
+        return f"{text}; controls: {shown}, which can't all be told from it."
+    more = all(row.value < gain.value for row in known)
+    return f"{text}; controls: {shown}" + (
+        "." if more else ": not what CLS knows, but what stands there at all, makes the score."
+    )
