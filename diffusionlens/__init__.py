@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from diffusionlens.api import check, measure, track, train
 from diffusionlens.calibration import calibrate
+from diffusionlens.comparing import compare
 from diffusionlens.data import open_data
 from diffusionlens.demonstration import demo
 from diffusionlens.errors import InputError
@@ -18,4 +19,16 @@ try:
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
-__all__ = ["InputError", "calibrate", "check", "demo", "load_model", "measure", "open_data", "probe", "track", "train"]
+__all__ = [
+    "InputError",
+    "calibrate",
+    "check",
+    "compare",
+    "demo",
+    "load_model",
+    "measure",
+    "open_data",
+    "probe",
+    "track",
+    "train",
+]

@@ -15,6 +15,7 @@ from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, p
 from diffusionlens.bench.measure import bench_measure
 from diffusionlens.bench.train import bench_train
 from diffusionlens.cli_check import check
+from diffusionlens.cli_compare import compare
 from diffusionlens.cli_parts import (
     Analyses,
     BatchSize,
@@ -53,6 +54,7 @@ app.add_typer(bench, name="bench")
 app.command()(check)
 app.command()(train)
 app.command()(track)
+app.command()(compare)
 app.command()(probe)
 
 

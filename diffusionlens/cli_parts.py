@@ -15,7 +15,7 @@ Models = Annotated[
     list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`")
 ]
 Analyses = Annotated[
-    str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these and diffusion")
+    str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these, diffusion, discovery")
 ]
 Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")]
 Fitting = Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")]

@@ -1,12 +1,15 @@
 """`probe` as a Python function: strings in, heads trained on frozen tokens, a result directory out."""
 
+import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from diffusionlens.analysis.probes.kinds import parse_kinds
-from diffusionlens.analysis.probes.probe import ProbeSettings, Progress
+from diffusionlens.analysis.probes.probe import ProbeOutcome, ProbeSettings, Progress
 from diffusionlens.analysis.probes.probe import probe as probe_backbones
 from diffusionlens.analysis.probes.recipe import recipe_for
+from diffusionlens.analysis.probes.saved import save_heads as write_heads
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api import Measured, _check_numbers, _command
 from diffusionlens.data import PictureSource, open_data
@@ -31,6 +34,8 @@ def probe(
     seeds: int = 3,
     preset: str = "fast",
     cache: Path | str | None = None,
+    save_heads: bool = False,
+    heads: Path | str | None = None,
     size: str | None = None,
     batch_size: int | None = None,
     device: str = "auto",
@@ -50,6 +55,8 @@ def probe(
         layers: "all", "last", or numbers separated by commas; 0 is the embedding, -1 the last.
         seeds: how many trainings of every head; gains get their interval from them.
         cache: directory in which the tokens stay for later runs; without it they are kept beside `out` and removed.
+        save_heads: also write heads/MODEL.safetensors into `out` (segmentation and depth).
+        heads: such a file, to score without training.
         options: settings of the preset, as "iterations=500".
 
     Returns:
@@ -78,20 +85,33 @@ def probe(
                 workers=workers,
                 seed=seed,
                 cache=None if cache is None else Path(cache).expanduser().resolve(),
+                heads=None if heads is None else Path(heads).expanduser().resolve(),
                 room=None if out is None else Path(out).expanduser().resolve(),
             )
-            if train is None:
-                raise InputError(
-                    "--train is missing; wanted the pictures that the heads learn from, as voc:ROOT?split=train"
-                )
-            test_source, train_source = (open_data(one) if isinstance(one, str) else one for one in (data, train))
+            if save_heads and (task == "classification" or out is None):
+                raise InputError("--save-heads is for segmentation and depth, and needs --out")
+            test_source = open_data(data) if isinstance(data, str) else data
+            train_source = open_data(train) if isinstance(train, str) else train
             given = [models] if isinstance(models, str | Backbone) else list(models)
             backbones = [load_model(model) if isinstance(model, str) else model for model in given]
-        measurement = probe_backbones(backbones, test_source, train_source, settings, progress, processes)
+        outcome = probe_backbones(backbones, test_source, train_source, settings, progress, processes)
         with processes.together():
-            if measurement is None:
+            if outcome is None:
                 return None
-            measurement.manifest["command"] = _command()
-            return Measured(measurement, None if place is None else write_bundle(measurement, place))
+            outcome.measurement.manifest["command"] = _command()
+            if place is None:
+                return Measured(outcome.measurement, None)
+            keep = partial(_write_heads, outcome) if save_heads else _nothing_more
+            return Measured(outcome.measurement, write_bundle(outcome.measurement, place, keep))
     finally:
         processes.leave()
+
+
+def _nothing_more(directory: Path) -> None: ...
+
+
+def _write_heads(outcome: ProbeOutcome, directory: Path) -> None:
+    (directory / "heads").mkdir()
+    for run in outcome.runs:
+        name = re.sub(r"[^A-Za-z0-9_.+-]", "_", run.backbone.label)
+        write_heads(run.heads, run.head_facts, directory / "heads" / f"{name}.safetensors")

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from diffusionlens.analysis.run import Measurement
@@ -15,10 +16,11 @@ from diffusionlens.results import write_table
 _ESCAPE = "backslashreplace"  # a file name may hold bytes that are no text; JSON reads the escape back
 
 
-def write_bundle(measurement: Measurement, out: Path | str) -> Path:
+def write_bundle(measurement: Measurement, out: Path | str, more: Callable[[Path], None] = lambda _: None) -> Path:
     """Writes everything of a measurement into `out` and returns the page's path.
 
-    A directory that an earlier run made is replaced when the new one is complete.
+    `more` may add what `directory.CONTENTS` declares. A directory that an earlier run made is replaced when the new one is
+    complete.
 
     Raises:
         InputError: `out` holds something else, can't be written, or the disk is full (see `whole_directory`).
@@ -31,6 +33,7 @@ def write_bundle(measurement: Measurement, out: Path | str) -> Path:
         write_tables(measurement.results, models, directory / "tables")
         page = render_page(measurement.results, measurement.manifest, figures)
         write_measured(measurement, page, directory)
+        more(directory)
     return Path(out).expanduser().resolve() / "index.html"
 
 

@@ -81,17 +81,27 @@ def provenance_sentence(own: Numbers) -> str | None:
     return f"{text}, over {last.n} pictures."
 
 
+_UNCUT = 10.0  # percent of pictures from which CorLoc is taken to describe the features, not objects
+
+
 def discovery_sentence(own: Numbers) -> str | None:
     """CorLoc of both ways, and the attention's outline."""
     lost, tokencut = own.last("discovery", "corloc_lost"), own.last("discovery", "corloc_tokencut")
     jaccard = own.last("discovery", "jaccard_attention")
     parts = []
-    whole = own.last("discovery", "corloc_whole")
-    if lost is not None and tokencut is not None and whole is not None:
+    if lost is not None and tokencut is not None:
         parts.append(
             f"one box without labels meets an object (IoU of a half) in {with_interval(lost)} % of {lost.n} pictures by LOST "
-            f"and in {with_interval(tokencut)} % by TokenCut; the whole picture as the box, in {with_interval(whole)} %"
+            f"and in {with_interval(tokencut)} % by TokenCut"
         )
+        whole, uncut = own.last("discovery", "corloc_whole"), own.last("discovery", "uncut")
+        if whole is not None:
+            parts.append(f"the whole picture as the box does in {short(whole.value)} %")
+        if uncut is not None and uncut.value > _UNCUT:
+            parts.append(
+                f"in {with_interval(uncut)} % all patches are alike by these features and nothing can be cut, so that CorLoc "
+                f"is no score of the model here (see discovery.features)"
+            )
     if jaccard is not None:
         parts.append(f"the best head's attention outlines objects with a Jaccard index of {with_interval(jaccard)} %")
     text = "; ".join(parts)

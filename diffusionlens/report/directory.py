@@ -16,6 +16,7 @@ CONTENTS = {
     "per_image.csv.gz": "per-picture values",
     "manifest.json": "what was measured, with what and how",
     "figures": "every figure as PNG and PDF",
+    "heads": "trained heads of a probe, one file a model",
     "tables": "compact tables as CSV, Markdown and LaTeX",
 }
 """Every name that any command writes at the top of a result directory. A directory that holds nothing else may be replaced

@@ -13,9 +13,8 @@ from diffusionlens.report.diffusion_findings import (
     provenance_sentence,
     spread_sentence,
 )
-from diffusionlens.report.numbers import percent_with_interval, short, with_interval
+from diffusionlens.report.numbers import overlap, percent_with_interval, short, with_interval
 from diffusionlens.report.probe_findings import gain_sentence, probe_sentence
-from diffusionlens.report.sentences import overlap
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import math
 import re
 from typing import Any
 
+import pandas as pd
+
 
 def short(value: float, digits: int = 3) -> str:
     """At least `digits` significant digits, no exponent in the usual range, no trailing dots."""
@@ -52,3 +54,11 @@ def _value_and_interval(value: float, low: float, high: float) -> tuple[str, str
 def typeset(text: str) -> str:
     """A true minus sign, and no line break before a percent sign."""
     return re.sub(r"(?<![\w.+-])-(?=\d)", "\u2212", text).replace(" %", "\u00a0%")
+
+
+def overlap(first: Any, second: Any) -> bool:
+    """Whether two rows' intervals meet; rows without an interval count as not told apart."""
+    bounds = (first.low, first.high, second.low, second.high)
+    if any(pd.isna(bound) for bound in bounds):
+        return True
+    return bool(first.low <= second.high and second.low <= first.high)

@@ -1,9 +1,9 @@
-"""What probes let one say, no stronger than their intervals."""
+"""What probes let one say, no stronger than their intervals and controls."""
 
 import pandas as pd
 
-from diffusionlens.report.numbers import short, with_interval
-from diffusionlens.report.sentences import Numbers, overlap
+from diffusionlens.report.numbers import overlap, short, with_interval
+from diffusionlens.report.sentences import Numbers
 
 _SCORES = {
     "segmentation": ("miou", "mIoU", " %"),
@@ -13,7 +13,7 @@ _SCORES = {
 
 
 def probe_sentence(own: Numbers) -> str | None:
-    """The score of the last layer's patches, with and without CLS, and the best layer."""
+    """The score of the patches and of CLS beside them in the last layer, and the layer that does best."""
     for task, (metric, name, unit) in _SCORES.items():
         last = own.last(task, metric, "patch")
         if last is None:
@@ -32,7 +32,7 @@ def probe_sentence(own: Numbers) -> str | None:
 
 
 def gain_sentence(own: Numbers) -> str | None:
-    """What CLS adds to the patches, against the controls."""
+    """What CLS adds in the last layer, told only where seeds, pictures and controls agree."""
     gain, pictures = (own.last("complementarity", metric, "cls+patch") for metric in ("gain", "gain_pictures"))
     if gain is None or pictures is None:
         return None

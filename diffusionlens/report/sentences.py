@@ -1,8 +1,6 @@
-"""What sentences are made from: the rows of a model, and whether two intervals meet."""
+"""What sentences are made from: the rows of a model."""
 
 from typing import Any, Protocol
-
-import pandas as pd
 
 
 class Numbers(Protocol):
@@ -10,11 +8,3 @@ class Numbers(Protocol):
 
     def series(self, analysis: str, metric: str, token: str | None = None) -> list[Any]: ...
     def last(self, analysis: str, metric: str, token: str | None = None) -> Any | None: ...
-
-
-def overlap(first: Any, second: Any) -> bool:
-    """Whether two rows' intervals meet; rows without an interval count as not told apart."""
-    bounds = (first.low, first.high, second.low, second.high)
-    if any(pd.isna(bound) for bound in bounds):
-        return True
-    return bool(first.low <= second.high and second.low <= first.high)

@@ -57,6 +57,7 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("corloc_lost", None, "CorLoc LOST (%)"),
         ("corloc_tokencut", None, "CorLoc TokenCut (%)"),
         ("corloc_whole", None, "whole picture (%)"),
+        ("uncut", None, "uncut (%)"),
         ("jaccard_attention", None, "Jaccard of attention (%)"),
     ],
     "pca": [

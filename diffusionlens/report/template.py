@@ -54,6 +54,10 @@ class Page:
         "The last layer measured, heads averaged; below a number its 95 % interval. Every number, layer and head is in "
         "results.csv."
     )
+    findings_note: str = (
+        "Ranges in brackets are 95 % intervals. Differences are stated only where intervals do not overlap, which is stricter "
+        "than a test on the same pictures."
+    )
 
 
 def render(page: Page) -> str:

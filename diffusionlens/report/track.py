@@ -14,9 +14,8 @@ from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.directory import whole_directory
 from diffusionlens.report.figures import PageFigure, draw_figure
 from diffusionlens.report.findings import Finding
-from diffusionlens.report.numbers import short, with_interval
+from diffusionlens.report.numbers import overlap, short, with_interval
 from diffusionlens.report.page import facts_of_data, facts_of_run
-from diffusionlens.report.sentences import overlap
 from diffusionlens.report.tables import write_formats
 from diffusionlens.report.template import Facts, Page, Table, render
 

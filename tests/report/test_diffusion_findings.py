@@ -67,13 +67,3 @@ def test_provenance_names_the_area() -> None:
     (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
     assert "50.0 (40.0 to 60.0) % from the objects' boxes (25.0 % of the pixels)" in found.text
     assert "over 8 pictures" in found.text
-
-
-def test_discovery_names_the_whole_picture_as_what_is_to_beat() -> None:
-    rows = [
-        Row("discovery", f"corloc_{way}", value, 160, 12, low=value - 8, high=value + 8)
-        for way, value in (("lost", 50.0), ("tokencut", 61.0), ("whole", 50.0))
-    ]
-    (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
-    assert "in 50.0 (42.0 to 58.0) % of 160 pictures by LOST" in found.text
-    assert found.text.endswith("the whole picture as the box, in 50.0 (42.0 to 58.0) %.")

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from diffusionlens.report.findings import findings
-from diffusionlens.report.sentences import overlap
+from diffusionlens.report.numbers import overlap
 from diffusionlens.results import Row, to_frame
 
 

@@ -13,13 +13,10 @@ from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftO
 from diffusionlens.analysis.discovery.attention_mask import MASS, best_head_jaccard, mass_masks
 from diffusionlens.analysis.discovery.corloc import in_pixels, localised
 from diffusionlens.analysis.discovery.lost import EXPANSION, lost_box
-from diffusionlens.analysis.discovery.tokencut import THRESHOLD, tokencut_box
+from diffusionlens.analysis.discovery.tokencut import THRESHOLD, all_alike, tokencut_box
 from diffusionlens.capture import AttentionBlock, Trace
 from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.material import DiscoveredPicture
-
-_WAYS = ("lost", "tokencut", "whole")
-"""The last is the whole picture as the box: what any way must beat on pictures with large objects."""
 
 
 class DiscoveryOptions(Options):
@@ -34,7 +31,11 @@ class DiscoveryOptions(Options):
 
 
 class Discovery(Diagnostic):
-    """corloc_lost, corloc_tokencut, corloc_whole (percent of pictures) and jaccard_attention (percent) at the last layer.
+    """corloc_lost, corloc_tokencut (percent of pictures) and jaccard_attention (percent) at the last layer.
+
+    corloc_whole: CorLoc of the whole picture taken as the box. uncut: pictures in which every two patches are alike (cosine above
+    the threshold), so that TokenCut has nothing to cut (a miss: its eigenvector is arbitrary) and LOST's box is the whole
+    picture.
 
     Objects are all boxes but crowds; a picture without a box is not measured. Registers and CLS take no part.
     """
@@ -69,7 +70,10 @@ class Discovery(Diagnostic):
         last = self.context.backbone.depth
         columns = []
         if self.localises:
-            columns += [Column(f"corloc_{way}", last, kind="proportion", scale=100.0) for way in _WAYS]
+            columns += [
+                Column(f"corloc_{way}", last, kind="proportion", scale=100.0) for way in ("lost", "tokencut", "whole")
+            ]
+            columns.append(Column("uncut", last, kind="proportion", scale=100.0))
         if self.outlines:
             columns.append(Column("jaccard_attention", last, scale=100.0))
         return columns
@@ -108,8 +112,16 @@ class Discovery(Diagnostic):
                 lost_box(array, grid, self.options.expansion),
                 tokencut_box(array, grid, self.options.threshold),
             )
-            boxes = [in_pixels(box, patch) for box in (*ways, (0, 0, *grid))]
-            values += [float(localised(box, truth)) if len(truth) else torch.nan for box in boxes]
+            boxes = [in_pixels(box, patch) for box in ways]
+            uncut = all_alike(array, self.options.threshold)
+            whole = in_pixels((0, 0, *grid), patch)
+            hits = [
+                localised(boxes[0], truth),
+                localised(boxes[1], truth) and not uncut,
+                localised(whole, truth),
+                uncut,
+            ]
+            values += [float(hit) if len(truth) else torch.nan for hit in hits]
         if attention is not None:
             masks = mass_masks(attention.unflatten(1, grid), self.options.mass)
             ignoring = self.options.void == "ignore"
@@ -131,6 +143,6 @@ class Discovery(Diagnostic):
                     lost.numpy(),
                     tokencut.numpy(),
                 )
-                for _, (sample, (lost, tokencut, _)) in sorted(self.kept.items())
+                for _, (sample, (lost, tokencut)) in sorted(self.kept.items())
             ]
         }

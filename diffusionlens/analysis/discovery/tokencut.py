@@ -17,17 +17,10 @@ _WEAK = 1e-5  # weight of an edge below it, the paper's
 def tokencut_box(features: Floats, grid: tuple[int, int], threshold: float = THRESHOLD) -> tuple[int, int, int, int]:
     """The box (rows from, columns from, rows to, columns to; ends exclusive) in patches.
 
-    Where every cosine lies above the threshold (or none does) there is nothing to cut, and the box is the whole picture; the
-    released code's box is arbitrary there.
-
     Args:
         features: [h*w, D]: keys of the last layer, heads joined; normalised here.
     """
-    edges = _edges(features, threshold)
-    off_diagonal = edges[~np.eye(len(edges), dtype=bool)]
-    if len(off_diagonal) == 0 or off_diagonal.min() == off_diagonal.max():
-        return 0, 0, *grid
-    vector = _second_eigenvector(edges)
+    vector = second_eigenvector(features, threshold)
     foreground = vector > vector.mean()
     seed = int(np.abs(vector).argmax())
     if not foreground[seed]:
@@ -35,15 +28,21 @@ def tokencut_box(features: Floats, grid: tuple[int, int], threshold: float = THR
     return component_box(foreground.reshape(grid), seed)
 
 
-def _edges(features: Floats, threshold: float) -> Floats:
-    """1 where the cosine exceeds the threshold and 1e-5 elsewhere, [h*w, h*w]."""
-    norm = np.linalg.norm(features, axis=1, keepdims=True)
-    unit = features / np.where(norm > 0, norm, 1)
-    return np.where(unit @ unit.T > threshold, 1.0, _WEAK)
-
-
-def _second_eigenvector(edges: Floats) -> Floats:
-    """Of (D - A) y = lambda D y, [h*w]."""
+def second_eigenvector(features: Floats, threshold: float) -> Floats:
+    """Of (D - A) y = lambda D y, with A 1 where the cosine exceeds the threshold and 1e-5 elsewhere, [h*w]."""
+    edges = np.where(_cosines(features) > threshold, 1.0, _WEAK)
     degree = edges.sum(1)
     _, vectors = eigh(np.diag(degree) - edges, np.diag(degree), subset_by_index=[1, 1])
     return vectors[:, 0]
+
+
+def all_alike(features: Floats, threshold: float) -> bool:
+    """Whether every two patches have an edge. Softmax and entmax ignore a vector that is added to all keys, so that nothing
+    in training keeps keys from being so."""
+    return bool((_cosines(features) > threshold).all())
+
+
+def _cosines(features: Floats) -> Floats:
+    norm = np.linalg.norm(features, axis=1, keepdims=True)
+    unit = features / np.where(norm > 0, norm, 1)
+    return unit @ unit.T

@@ -18,11 +18,13 @@ from diffusionlens.analysis.measure import parse_layers, refuse_doubles
 from diffusionlens.analysis.outcome import versions
 from diffusionlens.analysis.probes.classification import Classification, classify_layer
 from diffusionlens.analysis.probes.depth import Depth
+from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.kinds import usable_kinds
 from diffusionlens.analysis.probes.recipe import ClassificationRecipe, DenseRecipe, DepthRecipe, Recipe
+from diffusionlens.analysis.probes.saved import SavedHeads, check_heads, read_heads
 from diffusionlens.analysis.probes.scores import LayerScores, gain_rows, score_rows
 from diffusionlens.analysis.probes.segmentation import Segmentation
-from diffusionlens.analysis.probes.store import StoreRequest, TokenStore, open_store
+from diffusionlens.analysis.probes.store import StoreRequest, TokenStore, model_digest, open_store
 from diffusionlens.analysis.probes.training import (
     DenseTask,
     Scored,
@@ -62,6 +64,8 @@ class ProbeSettings:
     seed: int = 0
     cache: Path | None = None
     room: Path | None = None
+    heads: Path | None = None
+    """A file of trained heads to score in place of training."""
 
 
 @dataclass
@@ -74,20 +78,31 @@ class ModelProbe:
     per_image: list[pd.DataFrame] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    heads: dict[tuple[int, int], LayerHeads] = field(default_factory=dict)
+    """(layer, seed) -> the trained heads at their chosen rates; in the first process those of all."""
+    head_facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ProbeOutcome:
+    """What came out, and every model's run with its heads."""
+
+    measurement: Measurement
+    runs: list[ModelProbe]
 
 
 def probe(
     backbones: Sequence[Backbone],
     test: PictureSource,
-    train: PictureSource,
+    train: PictureSource | None,
     settings: ProbeSettings,
     progress: Progress = lambda *_: None,
     processes: Processes | None = None,
-) -> Measurement | None:
+) -> ProbeOutcome | None:
     """Trains heads on `train` and scores them on `test`, for every model.
 
     Returns:
-        The measurement; None in processes other than the first.
+        The measurement and the heads; None in processes other than the first.
 
     Raises:
         InputError: a model, the data or a setting can't be used.
@@ -97,6 +112,12 @@ def probe(
     with processes.together():
         refuse_doubles([backbone.label for backbone in backbones])
         check_labels(settings.task, test, train)
+        if train is None and settings.heads is None:
+            raise InputError(
+                "--train is missing; wanted what the heads learn from, as voc:ROOT?split=train, or --heads FILE"
+            )
+        if settings.heads is not None and (settings.task == "classification" or len(backbones) > 1):
+            raise InputError("--heads goes with one model, and with segmentation or depth")
         device = resolve_device(settings.device, processes)
         task = task_of(settings, test)
         runs = [_prepare(backbone, settings, device) for backbone in backbones]
@@ -125,20 +146,22 @@ def probe(
         per_image = pd.concat(values, ignore_index=True) if values else pd.DataFrame(columns=PER_IMAGE_COLUMNS)
         manifest = _manifest(runs, test, train, settings, info, device, processes, time.monotonic() - started)
         material = [ModelMaterial(run.backbone.label, []) for run in runs]
-        return Measurement(tidy(results[COLUMNS]), per_image, material, manifest)
+        return ProbeOutcome(Measurement(tidy(results[COLUMNS]), per_image, material, manifest), runs)
 
 
 def _nearest(place: Path) -> Path:
     return next(parent for parent in place.parents if parent.exists())
 
 
-def check_labels(task: str, test: PictureSource, train: PictureSource) -> None:
+def check_labels(task: str, test: PictureSource, train: PictureSource | None) -> None:
     """Refuses data without what the task needs, and two sets with different classes."""
     need = {"segmentation": "masks", "depth": "depth", "classification": "labels"}[task]
     for source in (test, train):
-        if need not in source.provides:
+        if source is not None and need not in source.provides:
             there = ", ".join(sorted(source.provides)) or "nothing"
             raise InputError(f"{source.label} has no {need}, which {task} needs (it has {there}); give other data")
+    if train is None:
+        return
     one, other = (list(source.mask_classes if task == "segmentation" else source.classes) for source in (test, train))
     if task != "depth" and one != other:
         raise InputError(
@@ -176,7 +199,7 @@ def _probe_model(
     run: ModelProbe,
     task: Scored,
     test: PictureSource,
-    train: PictureSource,
+    train: PictureSource | None,
     settings: ProbeSettings,
     cache: Path,
     device: torch.device,
@@ -193,7 +216,7 @@ def _probe_model(
     size = settings.batch_size or (64 if device.type == "cuda" else 8)
     started = time.monotonic()
     with enough_memory(f"{size} pictures at a time on {device}", "give a smaller --batch-size or --size"):
-        for source in (train, test):
+        for source in (test,) if settings.heads is not None or train is None else (test, train):
             fit: Fit = "crop" if settings.task == "classification" else "squash"
             request = StoreRequest(
                 source, range(len(source)), run.layers, fit, settings.task == "classification", target, size,
@@ -207,6 +230,17 @@ def _probe_model(
     run.left_out += [LeftOut(kind, reason) for kind, reason in left_out.items()]
     if not kinds:
         raise InputError(f"{run.backbone.label}: none of the token kinds can be had ({'; '.join(left_out.values())})")
+    saved: SavedHeads | None = None
+    digest = model_digest(run.backbone)
+    if settings.heads is not None:
+        with processes.together():
+            saved = read_heads(settings.heads, device)
+            classes = list(test.mask_classes)
+            check_heads(saved, task.name, task.outputs, classes, digest, run.backbone.label, settings.heads)  # type: ignore[attr-defined]
+            kinds = tuple(saved.facts["kinds"])
+            run.layers = tuple(layer for layer in run.layers if any(own == layer for own, _ in saved.heads))
+            if not run.layers:
+                raise InputError(f"--heads {settings.heads} has no head of the layers {settings.layers}")
     mine = run.layers[processes.rank :: processes.count]
     what, found, rates = f"{run.backbone.label}: heads by layer", [], {}
     with processes.together(), enough_memory("the heads", "give fewer --layers, --tokens or rates"):
@@ -214,25 +248,27 @@ def _probe_model(
         for done, layer in enumerate(mine, start=1):
             if isinstance(settings.recipe, ClassificationRecipe):
                 scored, chosen, reasons = classify_layer(
-                    stores[0], stores[1], layer, kinds, settings.recipe, settings.seeds, settings.seed,
+                    stores[1], stores[0], layer, kinds, settings.recipe, settings.seeds, settings.seed,
                     len(test.classes), device, processes.stop_with_others,
                 )  # fmt: skip
                 run.left_out += [LeftOut(name, reason) for name, reason in reasons.items() if layer == run.layers[0]]
             else:
-                scored, chosen = _dense_layer(stores, task, layer, kinds, settings, device, processes)  # type: ignore[arg-type]
+                scored, chosen, heads = _dense_layer(stores, task, layer, kinds, settings, saved, device, processes)  # type: ignore[arg-type]
+                run.heads |= heads
             for own_task, one in scored:
                 found += [(layer, score_rows(own_task, one, settings.seed))]
-                run.per_image.append(_per_image(own_task, one, stores[1].names, run.backbone.label, test.label))
+                run.per_image.append(_per_image(own_task, one, stores[0].names, run.backbone.label, test.label))
                 if own_task.primary == task.primary and not one.suffix:
                     found += [(layer, gain_rows(own_task, one, settings.seed))]
             rates[layer] = chosen
             progress(what, done, len(mine))
-    parts = processes.gather((found, rates, run.per_image))
+    parts = processes.gather((found, rates, run.per_image, run.heads))
     if processes.rank == 0:
         merged = [entry for part in parts for entry in part[0]]
         run.rows = _in_order([row for _, rows in merged for row in rows])
         rates = {layer: chosen for part in parts for layer, chosen in part[1].items()}
         run.per_image = [frame for part in parts for frame in part[2]]
+        run.heads = {unit: own for part in parts for unit, own in part[3].items()}
     run.facts = {
         "backbone_forwards": sum(store.forwards for store in stores),
         "forward_seconds": round(forward_seconds, 2),
@@ -240,10 +276,22 @@ def _probe_model(
         "token_bytes": sum(store.bytes for store in stores),
         "learning_rates": {str(layer): rates[layer] for layer in sorted(rates)},
     }
-    info = {
-        "train": stores[0].meta, "test": stores[1].meta,
-        "absent": _absent(stores[1], test) if settings.task == "segmentation" else [],
-    }  # fmt: skip
+    if run.heads:
+        example = next(iter(run.heads.values()))
+        run.head_facts = {
+            "task": task.name,
+            "kinds": list(example.kinds),
+            "outputs": example.outputs,
+            "width": example.width,
+            "batch_norm": example.batch_norm,
+            "classes": list(test.mask_classes),
+            "model": run.backbone.label,
+            "digest": digest,
+            "trained_on": None if train is None else train.spec,
+            "learning_rates": run.facts["learning_rates"],
+        }
+    absent = _absent(stores[0], test) if settings.task == "segmentation" else []
+    info = {"train": stores[-1].meta, "test": stores[0].meta, "absent": absent}
     for store in stores:
         store.close()
     return info
@@ -255,25 +303,30 @@ def _dense_layer(
     layer: int,
     kinds: tuple[str, ...],
     settings: ProbeSettings,
+    saved: SavedHeads | None,
     device: torch.device,
     processes: Processes,
-) -> tuple[list[tuple[Scored, LayerScores]], dict[str, float]]:
-    train, test = stores
-    recipe = settings.recipe
+) -> tuple[list[tuple[Scored, LayerScores]], dict[str, float], dict[tuple[int, int], LayerHeads]]:
+    """Scores, rates and heads of a layer; saved heads are taken where there are some."""
+    recipe, stop, test = settings.recipe, processes.stop_with_others, stores[0]
     assert isinstance(recipe, DenseRecipe)
-    learn, held_out = split_held_out(len(train), recipe, settings.seed)
-    stop = processes.stop_with_others
-    heads = [
-        train_dense(task, train, learn, layer, kinds, recipe, settings.seed + number, device, stop)
-        for number in range(settings.seeds)
-    ]
-    chosen = [0] * len(kinds)
-    if held_out:
-        chosen = best_rates(task, evaluate_dense(task, heads, train, held_out, layer, settings.seed, stop))
-    selected = [own.select(chosen) for own in heads]
-    sums = evaluate_dense(task, selected, test, range(len(test)), layer, settings.seed, stop)[:, :, :, 0]
-    rates = {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True)}
-    return [(task, LayerScores(layer, kinds, sums.double().numpy()))], rates
+    if saved is not None:
+        taken = {unit: own for unit, own in saved.heads.items() if unit[0] == layer}
+        rates = dict(saved.facts["learning_rates"].get(str(layer), {}))
+    else:
+        train = stores[1]
+        learn, held_out = split_held_out(len(train), recipe, settings.seed)
+        heads = [
+            train_dense(task, train, learn, layer, kinds, recipe, settings.seed + number, device, stop)
+            for number in range(settings.seeds)
+        ]
+        chosen = [0] * len(kinds)
+        if held_out:
+            chosen = best_rates(task, evaluate_dense(task, heads, train, held_out, layer, settings.seed, stop))
+        taken = {(layer, number): own.select(chosen) for number, own in enumerate(heads)}
+        rates = {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True)}
+    sums = evaluate_dense(task, list(taken.values()), test, range(len(test)), layer, settings.seed, stop)[:, :, :, 0]
+    return [(task, LayerScores(layer, kinds, sums.double().numpy()))], rates, taken
 
 
 def _in_order(rows: Sequence[Row]) -> list[Row]:
@@ -318,7 +371,7 @@ def _absent(test: TokenStore, source: PictureSource) -> list[str]:
 def _manifest(
     runs: Sequence[ModelProbe],
     test: PictureSource,
-    train: PictureSource,
+    train: PictureSource | None,
     settings: ProbeSettings,
     info: dict[str, Any],
     device: torch.device,
@@ -327,6 +380,8 @@ def _manifest(
 ) -> dict[str, Any]:
     data = []
     for role, source in (("test", test), ("train", train)):
+        if source is None:
+            continue
         meta = info[role]
         skipped = [*source.skipped, *map(tuple, meta["skipped"])]
         data.append(

@@ -81,7 +81,6 @@ class ClassificationRecipe(Recipe):
     methods: tuple[Literal["knn", "linear", "logreg"], ...]
     k: tuple[int, ...] = Field(min_length=1)
     temperature: float = Field(gt=0)
-    blocks: int = Field(ge=1, description="the last so many blocks whose CLS are also concatenated, as DINO does")
     logreg_pictures: int = Field(ge=0)
     shots: int | None = Field(ge=1, default=None)
 
@@ -106,7 +105,7 @@ _DEPTH = DepthRecipe(
 _CLASSIFICATION = ClassificationRecipe(
     stream=False, iterations=400, batch_size=256, rates=(0.003, 0.01, 0.03, 0.1), weight_decay=0.0, warmup=0,
     schedule="cosine", optimizer="sgd", held_out=0.1, methods=("knn", "linear", "logreg"), k=(10, 20, 100, 200),
-    temperature=0.07, blocks=4, logreg_pictures=2000,
+    temperature=0.07, logreg_pictures=2000,
 )  # fmt: skip
 
 _BY_NAME: dict[tuple[Task, str], Recipe] = {

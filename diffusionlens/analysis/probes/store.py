@@ -112,28 +112,24 @@ class StoreRequest:
 
     def key(self, backbone: Backbone) -> str:
         """Everything that the tokens depend on: weights, code of the model, preprocessing, pictures."""
-        digest = hashlib.sha256()
-        preparing = backbone.preprocessing
-        facts = (
-            _FORMAT,
-            backbone.origin.attention,
-            backbone.size,
-            preparing,
-            self.fit,
-            self.pooled,
-            self.target,
-            self.source.spec,
-        )
+        digest = hashlib.sha256(model_digest(backbone).encode())
+        facts = (_FORMAT, self.fit, self.pooled, self.target, self.source.spec)
         digest.update(repr(facts).encode("utf-8", "surrogateescape"))
-        digest.update(repr(backbone.model).encode())
-        for name, value in sorted(backbone.model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
         for index in self.indices:
             digest.update(f"{index} {self.source.name(index)}\n".encode("utf-8", "surrogateescape"))
         for index in self.indices[:: max(1, len(self.indices) // _LOOKED_AT)]:
             digest.update(_content(self.source, index))
         return digest.hexdigest()[:24]
+
+
+def model_digest(backbone: Backbone) -> str:
+    """Of the weights, the model's code, its size and its preprocessing: what tokens of given pictures depend on."""
+    facts = (backbone.origin.attention, backbone.size, backbone.preprocessing, repr(backbone.model))
+    digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape"))
+    for name, value in sorted(backbone.model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
+    return digest.hexdigest()
 
 
 def _content(source: PictureSource, index: int) -> bytes:

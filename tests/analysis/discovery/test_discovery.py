@@ -8,7 +8,7 @@ from diffusionlens import measure
 from diffusionlens.analysis.discovery.attention_mask import best_head_jaccard, mass_masks
 from diffusionlens.analysis.discovery.corloc import in_pixels, localised
 from diffusionlens.analysis.discovery.lost import component_box, lost_box
-from diffusionlens.analysis.discovery.tokencut import _edges, _second_eigenvector, tokencut_box
+from diffusionlens.analysis.discovery.tokencut import all_alike, second_eigenvector, tokencut_box
 
 GRID = (9, 11)
 OBJECT = (2, 3, 6, 8)
@@ -69,8 +69,7 @@ def test_tokencut_solves_the_symmetric_form_of_its_eigenproblem() -> None:
         edges = np.where(unit @ unit.T > 0.2, 1.0, 1e-5)
         root = edges.sum(1) ** -0.5
         theirs = root * np.linalg.eigh(root[:, None] * edges * root)[1][:, -2]
-        np.testing.assert_array_equal(_edges(keys, 0.2), edges)
-        own = _second_eigenvector(edges)
+        own = second_eigenvector(keys, 0.2)
         np.testing.assert_allclose(own * np.sign(own @ theirs), theirs, atol=1e-9 + 1e-6 * np.abs(theirs).max())
         vector = theirs if (theirs > theirs.mean())[np.abs(theirs).argmax()] else -theirs
         inside = set(np.flatnonzero(vector > vector.mean()).tolist())
@@ -80,11 +79,6 @@ def test_tokencut_solves_the_symmetric_form_of_its_eigenproblem() -> None:
 def test_a_seed_outside_its_own_mask_is_a_box_of_one_patch() -> None:
     assert component_box(np.zeros(GRID, bool), 13) == (1, 2, 2, 3)
     assert lost_box(np.zeros((99, 4)), GRID) == (0, 0, 1, 1)
-
-
-def test_a_graph_without_a_cut_is_the_whole_picture() -> None:
-    keys = planted(0) + np.eye(12)[1] * 50  # all alike, as the keys of real models can be
-    assert tokencut_box(keys, GRID) == (0, 0, *GRID)
 
 
 def test_corloc_counts_any_box_from_one_half() -> None:
@@ -117,7 +111,13 @@ def test_in_a_measurement_batches_change_nothing() -> None:
         measure(model, data, analyses="discovery", batch_size=size).measurement.results  # type: ignore[union-attr]
         for size in (12, 5)
     ]
-    assert list(tables[0]["metric"]) == ["corloc_lost", "corloc_tokencut", "corloc_whole", "jaccard_attention"]
+    assert list(tables[0]["metric"]) == [
+        "corloc_lost",
+        "corloc_tokencut",
+        "corloc_whole",
+        "uncut",
+        "jaccard_attention",
+    ]
     assert (tables[0]["n"] == 12).all()
     np.testing.assert_allclose(tables[0]["value"], tables[1]["value"], atol=1e-5)
 
@@ -132,3 +132,14 @@ def test_what_data_lack_is_named() -> None:
     assert found is not None
     reasons = {entry["what"]: entry["reason"] for entry in found.measurement.manifest["left_out"]}
     assert "last layer" in reasons["discovery"]
+
+
+def test_a_vector_common_to_all_keys_leaves_nothing_to_cut() -> None:
+    """It changes no attention, since weights ignore a shift of a row's logits, but makes LOST's box the whole picture."""
+    keys = np.random.default_rng(0).normal(size=(20, 8))
+    assert not all_alike(keys, 0.2)
+    assert all_alike(keys + 20, 0.2)
+    assert lost_box(keys + 20, (4, 5)) == (0, 0, 4, 5)
+    queries = np.random.default_rng(1).normal(size=(20, 8))
+    weights = [torch.softmax(torch.from_numpy(queries @ one.T), -1) for one in (keys, keys + 20)]
+    torch.testing.assert_close(weights[0], weights[1])

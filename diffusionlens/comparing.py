@@ -1,0 +1,62 @@
+"""`compare` as a Python function: directories in, a comparison and its page out."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusionlens.comparison import Comparison, compare_results
+from diffusionlens.errors import InputError
+from diffusionlens.report.comparison import write_comparison
+from diffusionlens.report.comparison_findings import comparison_findings
+from diffusionlens.report.directory import check_target
+from diffusionlens.report.findings import Finding
+from diffusionlens.result_directory import read_result
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison and, when it was written, its page."""
+
+    comparison: Comparison
+    page: Path | None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The sentences of the page."""
+        return comparison_findings(self.comparison)
+
+
+def compare(
+    directories: str | Path | Sequence[str | Path],
+    out: Path | str | None = None,
+    *,
+    baseline: str | None = None,
+    models: Sequence[str] = (),
+    seed: int = 0,
+    allow_differences: bool = False,
+) -> Compared:
+    """Compares the models of result directories with a baseline, picture by picture.
+
+    Args:
+        directories: results of `measure`, `track` or `probe`, as `[label=]DIR`.
+        out: directory to make.
+        baseline: a model's name, which is `LABEL:MODEL` where two directories have it; default the first.
+        models: only these, and the baseline; default all, of a tracked run its last checkpoint.
+        seed: of the bootstrap.
+        allow_differences: results that were not measured in the same way are compared all the same, with a warning.
+
+    Raises:
+        InputError: one line that says what came, what was wanted and what to do.
+    """
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed {seed}; wanted a whole number from 0 to {2**32 - 1}")
+    if out is not None:
+        check_target(out)
+    given = [directories] if isinstance(directories, str | Path) else list(directories)
+    results = [read_result(str(directory)) for directory in given]
+    comparison = compare_results(results, baseline, models, seed, allow_differences=allow_differences)
+    if out is None:
+        return Compared(comparison, None)
+    command = " ".join(sys.argv) if sys.argv and sys.argv[0].endswith("diffusionlens") else ""
+    return Compared(comparison, write_comparison(comparison, out, command))

@@ -1,0 +1,73 @@
+"""A result directory read back: the tidy table, per-picture values and the manifest, as `compare` needs them."""
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from diffusionlens.errors import InputError
+from diffusionlens.results import PER_IMAGE_COLUMNS, read_table
+from diffusionlens.spec import expand_path, parse_spec
+
+_WANTED = "wanted a directory that `measure`, `track` or `probe` made"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a directory holds. `label`: the name that the user or the directory gives it."""
+
+    label: str
+    path: Path
+    results: pd.DataFrame
+    per_image: pd.DataFrame
+    manifest: dict[str, Any]
+
+    @property
+    def models(self) -> list[str]:
+        """The models in the order of the manifest."""
+        return [str(entry["label"]) for entry in self.manifest["models"]]
+
+    def entry(self, model: str) -> dict[str, Any]:
+        """The manifest's entry of a model."""
+        return next(entry for entry in self.manifest["models"] if entry["label"] == model)
+
+
+def read_result(text: str) -> Result:
+    """Reads `[label=]DIR`.
+
+    Raises:
+        InputError: no such directory, not a result, or a damaged one.
+    """
+    spec = parse_spec(text)
+    path = expand_path(spec.rest)
+    if not path.is_dir():
+        raise InputError(f"{path} {'is a file' if path.exists() else 'does not exist'}; {_WANTED}")
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        for model in manifest["models"]:
+            model["label"] = str(model["label"])
+        str(manifest["data"][0]["label"])
+        results = read_table(path / "results.csv")
+        per_image = _read_per_image(path / "per_image.csv.gz")
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path} has no {Path(str(error.filename)).name}; {_WANTED}") from None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zlib.error) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} can't be read as a result ({type(error).__name__}: {reason}); {_WANTED}") from None
+    return Result(spec.label or path.resolve().name, path, results, per_image, manifest)
+
+
+def _read_per_image(path: Path) -> pd.DataFrame:
+    """Per-picture values; a directory of an analysis without any has an empty file or none."""
+    if not path.is_file():
+        return pd.DataFrame(columns=PER_IMAGE_COLUMNS)
+    texts = dict.fromkeys(("model", "data", "name", "analysis", "metric", "head", "token"), str)
+    frame = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values={"layer": [""], "value": [""]})
+    if list(frame.columns) != PER_IMAGE_COLUMNS:
+        raise ValueError(f"{path.name} has the columns {', '.join(map(str, frame.columns))}")
+    return frame.astype({"layer": "Int64", "value": float})
