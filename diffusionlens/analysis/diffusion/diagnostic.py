@@ -34,7 +34,7 @@ _REASONS = (
     "no object in the picture",
     "leakage: no label",
     "leakage: no background beyond a patch from the boxes",
-    "spread: no single object to swap",
+    "spread: no object to swap, or one that fills the picture",
     "spread: no other picture's object",
 )
 _SHOWN_MAPS = 3  # pictures whose attributions are shown
@@ -145,7 +145,7 @@ class Diffusion(Diagnostic):
     def _plan_swap(self, plan: _Plan, place: int, sample: Sample) -> None:
         box = main_box(sample)
         if box is None or boxed_pixels(box[None], self.context.backbone.size).all():
-            self._drop("spread: no single object to swap")
+            self._drop("spread: no object to swap, or one that fills the picture")
             return
         assert self.context.picture is not None
         found = find_donor(sample, self.context.indices, self.context.picture, self.context.seed)
