@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from diffusionlens.explorer.packed import ExploredModel
+
 
 @dataclass(frozen=True)
 class SamplePicture:
@@ -66,7 +68,8 @@ class DiscoveredPicture:
 @dataclass(frozen=True)
 class ModelMaterial:
     """One model's maps on `pictures`: layer -> score_maps [P,h,w] (cosine with the query, absent without PiB) and
-    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures and attribution maps."""
+    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures and attribution maps; what the
+    token explorer shows."""
 
     model: str
     pictures: list[SamplePicture]
@@ -76,3 +79,4 @@ class ModelMaterial:
     interventions: list[InterventionPicture] = field(default_factory=list)
     provenance_maps: list[ProvenanceMap] = field(default_factory=list)
     discovered: list[DiscoveredPicture] = field(default_factory=list)
+    explored: ExploredModel | None = None
