@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options
 from diffusionlens.analysis.diffusion.diagnostic import Diffusion
 from diffusionlens.analysis.discovery.diagnostic import Discovery
+from diffusionlens.analysis.explorer import Explorer
 from diffusionlens.analysis.norms import Norms
 from diffusionlens.analysis.pca import Pca
 from diffusionlens.analysis.pib import Pib
@@ -25,7 +26,10 @@ STANDARD = tuple(kind.name for kind in _KINDS[:5])
 """What is measured when nothing is named: the analyses that share the one forward pass. The others send changed pictures
 through the model too, and cost a multiple."""
 
-DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in _KINDS}
+ANALYSES = tuple(kind.name for kind in _KINDS)
+"""What can be named. The explorer is none of them: it measures nothing, and is asked for by a number of pictures."""
+
+DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in _KINDS} | {Explorer.name: Explorer}
 
 Kind = TypeVar("Kind", bound=type[Diagnostic])
 
@@ -57,22 +61,22 @@ def added_analyses() -> list[str]:
 
 
 def parse_analyses(text: str) -> list[str]:
-    """`standard`, `all`, or names separated by commas (`standard` among them, if wished), in the order of `DIAGNOSTICS`.
+    """`standard`, `all`, or names separated by commas (`standard` among them, if wished), in the order of `ANALYSES`.
 
     Raises:
         InputError: an unknown name.
     """
     if text.strip() == "all":
-        return list(DIAGNOSTICS)
+        return list(ANALYSES)
     names = [name.strip() for name in text.split(",") if name.strip()]
     if "standard" in names:
         names += STANDARD
         names = [name for name in names if name != "standard"]
     for name in names:
-        _known(name, DIAGNOSTICS, "analysis")
+        _known(name, ANALYSES, "analysis")
     if not names:
-        raise InputError(f"no analysis was named; wanted standard, all, or some of {', '.join(DIAGNOSTICS)}")
-    return [name for name in DIAGNOSTICS if name in names]
+        raise InputError(f"no analysis was named; wanted standard, all, or some of {', '.join(ANALYSES)}")
+    return [name for name in ANALYSES if name in names]
 
 
 def parse_options(settings: Iterable[str]) -> dict[str, Options]:

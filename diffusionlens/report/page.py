@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from diffusionlens.explorer.section import explorer_section
+from diffusionlens.material import ModelMaterial
 from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.findings import findings
@@ -26,8 +28,13 @@ _ANALYSES = {
 }
 
 
-def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequence[PageFigure]) -> str:
-    """The page of a measurement."""
+def render_page(
+    results: pd.DataFrame,
+    manifest: dict[str, Any],
+    figures: Sequence[PageFigure],
+    material: Sequence[ModelMaterial] = (),
+) -> str:
+    """The page of a measurement; with `material` that the token explorer can show, also that."""
     models = [entry["label"] for entry in manifest["models"]]
     data = manifest["data"][0]
     found = findings(results, models, [m["label"] for m in manifest["models"] if m["untrained"]])
@@ -48,13 +55,14 @@ def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequen
             unmeasured=_unmeasured(manifest),
             made=_made(manifest),
             versions=manifest["versions"],
+            explorer=explorer_section([entry.explored for entry in material if entry.explored is not None]),
         )
     )
 
 
 def _lead(manifest: dict[str, Any]) -> str:
     data, models = manifest["data"][0], manifest["models"]
-    names = ", ".join(_ANALYSES.get(name, name) for name in manifest["analyses"])
+    names = ", ".join(_ANALYSES.get(name, name) for name in manifest["analyses"] if name != "explorer")
     sizes = {" × ".join(map(str, model["size"])) for model in models}
     return (
         f"{len(models)} model{'s' * (len(models) > 1)} measured on {data['measured']} pictures of {data['label']} "
@@ -124,6 +132,8 @@ def _made(manifest: dict[str, Any]) -> list[Facts]:
             ("SHA-256", model["sha256"] or "not from a file"),
             *((f"extra forward passes, {name}", str(n)) for name, n in model.get("extra_forwards", {}).items()),
         ]
+        if stored := model.get("explorer"):
+            items.append(("token explorer", _stored(stored)))
         if model["epoch"] is not None:
             items.append(("epoch", str(model["epoch"])))
         if model["dropped"]:
@@ -132,6 +142,13 @@ def _made(manifest: dict[str, Any]) -> list[Facts]:
         facts.append(Facts(model["label"], items))
     facts += [facts_of_data(manifest["data"][0]), facts_of_run(manifest)]
     return facts
+
+
+def _stored(explorer: dict[str, Any]) -> str:
+    return (
+        f"{explorer['pictures']} pictures in {explorer['bytes'] / 1e6:.2f} MB, {explorer['seconds']} s to pack, no extra forward "
+        f"pass; largest error {explorer['cosine_error']:.4f} of a cosine and {explorer['attention_error']:.4f} of a weight"
+    )
 
 
 def facts_of_data(data: dict[str, Any]) -> Facts:
