@@ -36,7 +36,7 @@ def segmentation_pictures(material: Sequence[ModelMaterial]) -> Figure | None:
     for line, maps in zip(grid, _lines(present), strict=True):
         for axes, labels in zip(line[1:], maps, strict=True):
             axes.imshow(class_colours(labels))
-    handles = [Patch(facecolor=to_hex(_palette(number) / 255), label=name) for number, name in names]
+    handles = [Patch(facecolor=to_hex(tuple((_palette(number) / 255).tolist())), label=name) for number, name in names]
     handles.append(Patch(facecolor=str(_LIGHT / 255), edgecolor=str(_DARK / 255), hatch="////", label="ignored"))
     figure.legend(handles=handles, loc="lower center", ncols=min(across, len(handles)), fontsize=7, handlelength=1.2)
     return figure

@@ -68,8 +68,8 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "segmentation_pictures",
         "What the heads make of pictures",
         "Evenly spaced test pictures, not chosen by how they look, with their labels and what heads on the last layer say from "
-        "the patches alone and with CLS beside them (first seed). One palette for all; ignored pixels are hatched in the labels, and "
-        "predicted like any other, though nothing counts there.",
+        "the patches alone and with CLS beside them (first seed). One palette for all; ignored pixels are hatched in the labels, "
+        "and predicted like any other, though nothing counts there.",
         lambda _, __, material: segmentation_pictures(material),
     ),
     (
