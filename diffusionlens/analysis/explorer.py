@@ -5,6 +5,7 @@ that memory holds packed pictures only, and no forward pass is added.
 """
 
 import io
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -149,14 +150,12 @@ def refuse_too_many(explorers: Sequence[Explorer]) -> None:
     fitting = most_pictures([explorer.extent for explorer in explorers], options.megabytes)
     if wanted <= fitting:
         return
-    grid = " x ".join(
-        map(str, max((explorer.context.grid for explorer in explorers), key=lambda grid: grid[0] * grid[1]))
-    )
+    _, rows, columns = max((math.prod(explorer.context.grid), *explorer.context.grid) for explorer in explorers)
     models = f"{len(explorers)} model{'s' * (len(explorers) > 1)}"
     most = f"--explore {fitting}, " if fitting else ""
     raise InputError(
-        f"--explore {options.pictures}: {wanted} pictures at up to {grid} patches, of {models}, could make the page larger than "
-        f"{options.megabytes:g} MB; use {most}fewer --layers, a smaller --size, --set explorer.attention=false, or allow more "
+        f"--explore {options.pictures}: {wanted} pictures at up to {rows} x {columns} patches, of {models}, could make the page larger "
+        f"than {options.megabytes:g} MB; use {most}fewer --layers, a smaller --size, --set explorer.attention=false, or allow more "
         f"as --set explorer.megabytes={_needed(explorers, wanted)}"
     )
 
