@@ -1,6 +1,7 @@
 """What figures need beside the table: sample pictures and the maps of a model on them, as plain arrays."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class InterventionPicture:
 
 @dataclass(frozen=True)
 class ProvenanceMap:
-    """Where one patch (row, column; `patch_size` in pixels) has its likeness to CLS from: `pixels` |attribution| [H,W]."""
+    """Where one patch (row, column; `patch_size` in pixels) has its likeness to CLS from: `pixels` `|attribution|` [H,W]."""
 
     name: str
     layer: int
@@ -66,9 +67,22 @@ class DiscoveredPicture:
 
 
 @dataclass(frozen=True)
+class ProbedPicture:
+    """A test picture with what heads on layer `layer` say of it: `image` uint8 [H,W,3]; `truth` and, by token kind, `predicted`
+    [H,W]: places in `classes` (255 is ignored), or, without classes, metres (NaN is no reading)."""
+
+    name: str
+    layer: int
+    image: NDArray[np.uint8]
+    truth: NDArray[Any]
+    predicted: dict[str, NDArray[Any]]
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModelMaterial:
     """One model's maps on `pictures`: layer -> score_maps [P,h,w] (cosine with the query, absent without PiB) and
-    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures and attribution maps; what the
+    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures, attribution maps, what heads predict; what the
     token explorer shows."""
 
     model: str
@@ -79,4 +93,5 @@ class ModelMaterial:
     interventions: list[InterventionPicture] = field(default_factory=list)
     provenance_maps: list[ProvenanceMap] = field(default_factory=list)
     discovered: list[DiscoveredPicture] = field(default_factory=list)
+    probed: list[ProbedPicture] = field(default_factory=list)
     explored: ExploredModel | None = None

@@ -8,7 +8,7 @@ import pytest
 
 from diffusionlens import probe
 from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.recipe import recipe_for
+from diffusionlens.analysis.probes.presets import recipe_for
 from diffusionlens.errors import InputError
 from diffusionlens.results import read_table
 
