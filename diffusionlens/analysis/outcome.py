@@ -114,7 +114,8 @@ def manifest_of(
                 "notes": [{"file": file, "reason": note} for file, note in runs[0].notes],
             }
         ],
-        "analyses": {name: settings.options[name].model_dump() for name in settings.analyses},
+        "analyses": {name: settings.options[name].model_dump() for name in settings.analyses if name != Explorer.name},
+        **{name: settings.options[name].model_dump() for name in settings.analyses if name == Explorer.name},
         "left_out": [
             {"model": run.backbone.label, "what": left.what, "reason": left.reason}
             for run in runs

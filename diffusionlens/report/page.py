@@ -62,7 +62,7 @@ def render_page(
 
 def _lead(manifest: dict[str, Any]) -> str:
     data, models = manifest["data"][0], manifest["models"]
-    names = ", ".join(_ANALYSES.get(name, name) for name in manifest["analyses"] if name != "explorer")
+    names = ", ".join(_ANALYSES.get(name, name) for name in manifest["analyses"])
     sizes = {" × ".join(map(str, model["size"])) for model in models}
     return (
         f"{len(models)} model{'s' * (len(models) > 1)} measured on {data['measured']} pictures of {data['label']} "
@@ -164,6 +164,7 @@ def facts_of_data(data: dict[str, Any]) -> Facts:
 def facts_of_run(manifest: dict[str, Any]) -> Facts:
     """Options, device, time and versions."""
     items = [(name, _options(options)) for name, options in manifest["analyses"].items()]
+    items += [("token explorer", _options(manifest["explorer"]))] if "explorer" in manifest else []
     items += [("settings", _options(manifest["settings"])), ("device", manifest["device"])]
     items += [("processes", str(manifest["processes"])), ("time", f"{manifest['wall_seconds']} s")]
     items += [("command", manifest.get("command", ""))] if manifest.get("command") else []

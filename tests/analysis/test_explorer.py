@@ -98,7 +98,12 @@ def test_what_is_stored_changes_nothing_else() -> None:
     plain = measured(MODEL, explore=0)
     beside = measured(MODEL, analyses="norms,sparsity", options=["explorer.tokens=raw"])
     assert plain.material[0].explored is None
-    assert "explorer" not in plain.manifest["analyses"]
+    assert "explorer" not in plain.manifest
+    assert beside.manifest["explorer"]["tokens"] == "raw"
+    assert list(beside.manifest["analyses"]) == [
+        "norms",
+        "sparsity",
+    ]  # `compare` looks there: it is not another measurement
     entry = beside.manifest["models"][0]["explorer"]
     assert (entry["pictures"], entry["extra_forwards"]) == (2, 0)
     assert 0 < entry["cosine_error"] <= 0.005
