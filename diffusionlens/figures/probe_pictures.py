@@ -19,6 +19,7 @@ _CELL = 1.5  # inches
 _HEAD, _LINE, _BAR = 0.46, 0.2, 0.62  # inches: titles, a line of the legend, the colour bar with its numbers
 _NAMED = 15  # classes in the legend
 _MAP = "viridis"
+_MOST = 95  # percentile of the measured depths at which the scale ends: one far room would take it from all others
 _LIGHT, _DARK = 205, 165  # greys of the hatching
 
 Pixels = NDArray[np.uint8]
@@ -36,7 +37,7 @@ def segmentation_pictures(material: Sequence[ModelMaterial]) -> Figure | None:
     for line, maps in zip(grid, _lines(present), strict=True):
         for axes, labels in zip(line[1:], maps, strict=True):
             axes.imshow(class_colours(labels))
-    handles = [Patch(facecolor=to_hex(tuple((_palette(number) / 255).tolist())), label=name) for number, name in names]
+    handles = [Patch(facecolor=to_hex(tuple(_palette(number) / 255)), label=name) for number, name in names]
     handles.append(Patch(facecolor=str(_LIGHT / 255), edgecolor=str(_DARK / 255), hatch="////", label="ignored"))
     figure.legend(handles=handles, loc="lower center", ncols=min(across, len(handles)), fontsize=7, handlelength=1.2)
     return figure
@@ -49,13 +50,13 @@ def depth_pictures(material: Sequence[ModelMaterial]) -> Figure | None:
         return None
     figure, grid = _grid(present, right=_BAR)
     measured = np.concatenate([picture.truth[np.isfinite(picture.truth)] for picture in present[0].probed])
-    scale = Normalize(0, float(measured.max()) if len(measured) else 1.0, clip=True)
+    scale = Normalize(0, float(np.percentile(measured, _MOST)) if len(measured) else 1.0, clip=True)
     for line, maps in zip(grid, _lines(present), strict=True):
         for axes, metres in zip(line[1:], maps, strict=True):
             axes.imshow(depth_colours(metres, scale))
     width, height = figure.get_size_inches()
     place = ((width - _BAR + 0.08) / width, 0.06, 0.12 / width, 1 - 0.12 - _HEAD / height)
-    bar = figure.colorbar(ScalarMappable(scale, _MAP), cax=figure.add_axes(place))
+    bar = figure.colorbar(ScalarMappable(scale, _MAP), cax=figure.add_axes(place), extend="max")
     bar.set_label("depth (m)")
     bar.outline.set_visible(False)
     return figure

@@ -77,7 +77,7 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "What the heads make of distances",
         "Evenly spaced test pictures, not chosen by how they look, with the measured depth and what heads on the last layer say "
         "from the patches alone and with CLS beside them (first seed). All maps share one colour scale, which ends at the "
-        "largest measured depth shown; hatched: no reading.",
+        "95th percentile of the measured depths shown; hatched: no reading.",
         lambda _, __, material: depth_pictures(material),
     ),
     (
