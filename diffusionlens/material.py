@@ -40,7 +40,7 @@ class InterventionPicture:
 
 @dataclass(frozen=True)
 class ProvenanceMap:
-    """Where one patch (row, column; `patch_size` in pixels) has its likeness to CLS from: `pixels` |attribution| [H,W]."""
+    """Where one patch (row, column; `patch_size` in pixels) has its likeness to CLS from: `pixels` `|attribution|` [H,W]."""
 
     name: str
     layer: int

@@ -1,8 +1,10 @@
 """The diagnostics that `measure` knows, by name, and their options from `analysis.key=value` settings."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -24,6 +26,34 @@ STANDARD = tuple(kind.name for kind in _KINDS[:5])
 through the model too, and cost a multiple."""
 
 DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in _KINDS}
+
+Kind = TypeVar("Kind", bound=type[Diagnostic])
+
+_NAME = re.compile("[a-z][a-z0-9_]{0,39}")
+
+
+def register(kind: Kind) -> Kind:
+    """Makes a diagnostic of one's own known to `measure` by its name; a class decorator. Registered again it is replaced.
+
+    Raises:
+        InputError: it is no diagnostic, its name is not of small letters, digits and underscores, or a built-in one has it.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Diagnostic)):
+        raise InputError(
+            f"{kind!r} is no subclass of Diagnostic; derive it from diffusionlens.analysis.diagnostic.Diagnostic"
+        )
+    name = getattr(kind, "name", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(f"{kind.__name__}.name is {name!r}; wanted small letters, digits and underscores, as 'drift'")
+    if any(name == own.name for own in _KINDS):
+        raise InputError(f"'{name}' is an analysis of diffusionlens; give {kind.__name__} another name")
+    DIAGNOSTICS[name] = kind
+    return kind
+
+
+def added_analyses() -> list[str]:
+    """The names that `register` has added."""
+    return [name for name in DIAGNOSTICS if all(name != kind.name for kind in _KINDS)]
 
 
 def parse_analyses(text: str) -> list[str]:

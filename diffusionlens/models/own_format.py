@@ -97,6 +97,7 @@ def save_model(path: Path | str, model: Backbone | nn.Module, dtype: torch.dtype
         position_rule=backbone.position_rule,
         epoch=backbone.origin.epoch,
         step=backbone.origin.step,
+        recipe=backbone.origin.recipe,
     )
     save_own(Path(path), backbone.model, description, dtype)
 

@@ -24,7 +24,7 @@ from diffusionlens.figures.probe_curves import gain_bars, probe_by_layer
 from diffusionlens.figures.sparsity_heatmap import support_by_head
 from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
-from diffusionlens.report.descriptions import basis_of, gist_of
+from diffusionlens.report.descriptions import added_panels, basis_of, gist_of
 
 Draw = Callable[[pd.DataFrame, Sequence[str], Sequence[ModelMaterial]], Figure | None]
 
@@ -150,6 +150,12 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "Broad and narrow heads",
         "Effective support, exp(entropy), of patch queries for every layer and head, on one colour scale.",
         lambda results, models, _: support_by_head(results, models),
+    ),
+    (
+        "added_by_layer",
+        "Analyses that were added",
+        "Every metric of the analyses that are not diffusionlens' own, by layer; bands are 95 % intervals.",
+        lambda results, models, _: small_multiples(results, models, added_panels(results)),
     ),
 )
 

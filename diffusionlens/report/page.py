@@ -8,7 +8,7 @@ import pandas as pd
 from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.findings import findings
-from diffusionlens.report.tables import KEY_METRICS, by_layer_table, last_layer_rows, last_layer_table
+from diffusionlens.report.tables import by_layer_table, key_metrics, last_layer_rows, last_layer_table
 from diffusionlens.report.template import Facts, Page, Table, render
 
 _ANALYSES = {
@@ -65,14 +65,14 @@ def _lead(manifest: dict[str, Any]) -> str:
 
 def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[Table]:
     tables = []
-    for analysis in KEY_METRICS:
+    for analysis in key_metrics(results):
         table = last_layer_table(results, analysis, models, intervals=True)
         if not table.empty:
             cells = table.fillna("–").astype(str).values.tolist()
             shown = [[(row[0], ""), *(_cell(text) for text in row[1:])] for row in cells]
             of = last_layer_rows(results, analysis, models)
             basis = f" ({count_of(of)})" if of["low"].notna().any() else ", share of variance" * (analysis == "pca")
-            tables.append(Table(_ANALYSES[analysis] + basis, list(table.columns), shown))
+            tables.append(Table(_ANALYSES.get(analysis, analysis) + basis, list(table.columns), shown))
     return tables
 
 
@@ -85,17 +85,17 @@ def _cell(text: str) -> tuple[str, str]:
 def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, list[Table]]]:
     """(analysis, one table per model) for every analysis."""
     groups = []
-    for analysis in KEY_METRICS:
-        tables = []
+    for analysis in key_metrics(results):
+        name, tables = _ANALYSES.get(analysis, analysis), []
         for model in models:
             table = by_layer_table(results, analysis, model)
             if not table.empty:
                 rows = zip(table.index, table.values.tolist(), strict=True)
-                shown = [[(name, ""), *map(_cell, values)] for name, values in rows]
+                shown = [[(metric, ""), *map(_cell, values)] for metric, values in rows]
                 head = ["metric", *(f"layer {layer}" for layer in table.columns)]
-                tables.append(Table(f"{_ANALYSES[analysis]} by layer: {model}", head, shown))
+                tables.append(Table(f"{name} by layer: {model}", head, shown))
         if tables:
-            groups.append((f"{_ANALYSES[analysis]}, by layer", tables))
+            groups.append((f"{name}, by layer", tables))
     return groups
 
 

@@ -80,6 +80,16 @@ KEY_METRICS |= {
 }
 
 
+def key_metrics(results: pd.DataFrame) -> dict[str, list[tuple[str, str | None, str]]]:
+    """`KEY_METRICS`, and every metric of the analyses in `results` that are not diffusionlens' own."""
+    found = dict(KEY_METRICS)
+    added = results[~results["analysis"].isin(list(KEY_METRICS)) & results["layer"].notna()]
+    kinds = added[["analysis", "metric", "token"]].drop_duplicates()
+    for analysis, metric, token in kinds.itertuples(index=False, name=None):
+        found.setdefault(analysis, []).append((metric, token, f"{metric} {token}".strip()))
+    return found
+
+
 def last_layer_table(results: pd.DataFrame, analysis: str, models: Sequence[str], *, intervals: bool) -> pd.DataFrame:
     """Models by the key metrics of `analysis` at each model's last measured layer; empty when there are none."""
     lines: dict[str, dict[str, object]] = {}
@@ -87,7 +97,7 @@ def last_layer_table(results: pd.DataFrame, analysis: str, models: Sequence[str]
         line = lines.setdefault(str(row.model), {"model": row.model, "layer": int(str(row.layer))})
         line[str(row.heading)] = with_interval(row) if intervals else row.value
     table = pd.DataFrame(list(lines.values()))
-    order = ["model", "layer", *(heading for _, _, heading in KEY_METRICS[analysis])]
+    order = ["model", "layer", *(heading for _, _, heading in key_metrics(results)[analysis])]
     return table[[heading for heading in order if heading in table]]
 
 
@@ -100,7 +110,7 @@ def last_layer_rows(results: pd.DataFrame, analysis: str, models: Sequence[str])
         if own.empty:
             continue
         last = own[own["layer"] == own["layer"].max()]
-        for metric, token, heading in KEY_METRICS[analysis]:
+        for metric, token, heading in key_metrics(results)[analysis]:
             chosen = last[last["metric"] == metric]
             if token is not None:  # "valley" also stands for "valley (unimodal)"
                 chosen = chosen[chosen["token"].map(lambda name: name.partition(" (")[0]) == token]
@@ -127,7 +137,7 @@ _ESCAPE: Final = "backslashreplace"  # a file name may hold bytes that are no te
 
 def write_tables(results: pd.DataFrame, models: Sequence[str], directory: Path) -> None:
     """Writes one table per analysis in three formats."""
-    for analysis in KEY_METRICS:
+    for analysis in key_metrics(results):
         plain = last_layer_table(results, analysis, models, intervals=False)
         if not plain.empty:
             shown = last_layer_table(results, analysis, models, intervals=True).fillna("–")
