@@ -66,10 +66,12 @@ def added_panels(results: pd.DataFrame) -> list[Panel]:
 
 
 def count_of(rows: pd.DataFrame) -> str:
-    """How many pictures the rows with an interval are means of, as "29 pictures" or "29 to 31 pictures"."""
+    """How many pictures the rows with an interval are means of, as "29 pictures" or "29 to 31 pictures"; of gains, how many
+    trainings."""
     means = rows[rows["low"].notna()]
     counts = {int(n) for n in (means if len(means) else rows)["n"].dropna()}
-    return f"{_range(counts)} {'picture' if counts == {1} else 'pictures'}"
+    what = "training" if len(rows) and (rows["metric"] == "gain").all() else "picture"
+    return f"{_range(counts)} {what}{'s' * (counts != {1})}"
 
 
 def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial]) -> str:

@@ -18,11 +18,13 @@ from diffusionlens.report.numbers import typeset
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` hold (value, its interval or "") cells."""
+    """`rows` hold (value, its interval or "") cells; `bold` the (row, column) of the best, `ruled` rows below a rule."""
 
     caption: str
     head: list[str]
     rows: list[list[tuple[str, str]]]
+    bold: frozenset[tuple[int, int]] = frozenset()
+    ruled: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,23 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class PageSection:
+    """A part of a report: `text` above its figures, sentences made from its numbers, tables with notes below them."""
+
+    name: str
+    title: str
+    text: str
+    findings: Sequence[Finding] = ()
+    figures: Sequence[PageFigure] = ()
+    tables: Sequence[Table] = ()
+    layer_tables: Sequence[tuple[str, Sequence[Table]]] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Page:
     """A page from top to bottom. `groups`: sentences under a heading each. `layer_tables`: (summary, tables), folded away.
+    A page with `sections` shows those in place of one list of figures and one of tables.
 
     `left_out` entries have model, what and reason; `skipped` and `notes` have file and reason; `unmeasured` are lines.
     """
@@ -54,6 +71,7 @@ class Page:
     unmeasured: Sequence[str] = ()
     versions: dict[str, str] = field(default_factory=dict)
     explorer: Section | None = None
+    sections: Sequence[PageSection] = ()
     tables_note: str = (
         "The last layer measured, heads averaged; below a number its 95 % interval. Every number, layer and head is in "
         "results.csv."
@@ -76,7 +94,7 @@ def render(page: Page) -> str:
         style=Markup(room.joinpath("page.css").read_text(encoding="utf-8")),
         policy=_policy(page.explorer),
         groups=[(name, findings) for name, findings in page.groups if findings],
-        drawn={figure.stem for figure in page.figures},
+        drawn={figure.stem for figure in [*page.figures, *(f for part in page.sections for f in part.figures)]},
         maker=f"diffusionlens {page.versions.get('diffusionlens', '')}".strip(),
     )
 
