@@ -4,15 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo test lint docs bench clean help
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
 
 demo: $(READY) ## train, measure and track two small models on built-in pictures, some minutes after the set-up; ends with two pages
-	$(BIN)/diffusionlens demo --out reports/demo
+	$(BIN)/diffusionlens demo --out build/demo
 
-test: $(READY) lint ## lint, types, import contracts and all tests; ten to twenty minutes after the set-up
+test: $(READY) lint docs ## lint, types, import contracts, documents and all tests; ten to twenty minutes after the set-up
 	$(BIN)/pytest -n 2
 
 lint: $(READY) ## format, lint, types, import contracts
@@ -20,6 +20,9 @@ lint: $(READY) ## format, lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
+
+docs: $(READY) ## the documents and the Python reference as pages, warnings are errors
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 bench: $(READY) ## what `measure` costs against the bare forward pass, some minutes
 	$(BIN)/diffusionlens bench measure

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffusionlens.explorer.packed import ExploredModel
+
 
 @dataclass(frozen=True)
 class SamplePicture:
@@ -41,7 +43,7 @@ class InterventionPicture:
 
 @dataclass(frozen=True)
 class ProvenanceMap:
-    """Where one patch (row, column; `patch_size` in pixels) has its likeness to CLS from: `pixels` |attribution| [H,W]."""
+    """Where one patch (row, column; `patch_size` in pixels) has its likeness to CLS from: `pixels` `|attribution|` [H,W]."""
 
     name: str
     layer: int
@@ -80,7 +82,8 @@ class ProbedPicture:
 @dataclass(frozen=True)
 class ModelMaterial:
     """One model's maps on `pictures`: layer -> score_maps [P,h,w] (cosine with the query, absent without PiB) and
-    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures, attribution maps, what heads predict."""
+    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures, attribution maps, what heads predict; what the
+    token explorer shows."""
 
     model: str
     pictures: list[SamplePicture]
@@ -91,3 +94,4 @@ class ModelMaterial:
     provenance_maps: list[ProvenanceMap] = field(default_factory=list)
     discovered: list[DiscoveredPicture] = field(default_factory=list)
     probed: list[ProbedPicture] = field(default_factory=list)
+    explored: ExploredModel | None = None

@@ -1,12 +1,13 @@
 """Code that the documentation shows runs as it stands."""
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(page, block, id=f"{page.name}-{number}")
     for page in PAGES
@@ -28,3 +29,26 @@ def test_links_lead_to_files() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def _messages() -> list[str]:
+    """Every text of the program, with a NUL for what it fills in."""
+    texts = []
+    for path in (ROOT / "diffusionlens").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
+                texts.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
+
+
+def test_errors_are_those_of_the_program() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    phrases = re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
+    assert len(phrases) > 20
+    messages = _messages()
+    for phrase in phrases:
+        wanted = re.compile(".*".join(map(re.escape, phrase.split(" … "))), re.DOTALL)
+        assert any(wanted.search(text) for text in messages), f"no message says '{phrase}'"

@@ -1,7 +1,7 @@
 """A loaded ViT with what the diagnostics must know about it: token layout, preprocessing, where it came from."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ class Preprocessing:
 class Origin:
     """Where a model came from, as the manifest states it. `sha256` is of the weights file; `family` the naming of its keys;
     `branch` the network taken from a training file ("teacher"); `epoch` and `step` how far it was trained, as far as that is
-    known; `dropped` the keys left out, and why."""
+    known; `recipe` what it was trained by, resolved, where the file says it; `dropped` the keys left out, and why."""
 
     spec: str
     family: str
@@ -48,6 +48,7 @@ class Origin:
     untrained: bool = False
     dropped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
         return asdict(self)

@@ -15,6 +15,7 @@ from diffusionlens.models.own_format import read_description
 from diffusionlens.models.own_models import from_checkpoint, from_description, from_run, is_checkpoint, run_of
 from diffusionlens.models.positions import POSITION_RULES
 from diffusionlens.models.query import choice, flag, heads_of, refuse_options
+from diffusionlens.models.shipped import find_shipped
 from diffusionlens.models.timm_adapter import backbone_of
 from diffusionlens.models.timm_models import from_file_of_timm, from_timm
 from diffusionlens.models.unwrap import BRANCHES
@@ -39,7 +40,7 @@ _SAID_BY_OURS = sorted(set(_FILE_QUERY) - set(_OWN_QUERY))
 
 
 def load_model(text: str) -> Backbone:
-    """Opens `[label=]timm:NAME`, `[label=]FILE` or `[label=]RUN[@epoch=N]`, ready to measure.
+    """Opens `[label=]timm:NAME`, `[label=]shipped:NAME`, `[label=]FILE` or `[label=]RUN[@epoch=N]`, ready to measure.
 
     Args:
         text: MODEL as on the command line; see the user guide for its forms and options.
@@ -57,8 +58,12 @@ def _open(spec: Spec) -> Backbone:
     if spec.kind == "timm":
         check_query(spec, _TIMM_QUERY)
         return from_timm(spec, pretrained=flag(spec, "pretrained", default=True))
+    if spec.kind == "shipped":
+        return _from_file(spec, find_shipped(spec.rest))
     if spec.kind:
-        raise InputError(f"'{spec.kind}:' in '{spec.text}' is no kind of model; wanted timm:NAME or a weights file")
+        raise InputError(
+            f"'{spec.kind}:' in '{spec.text}' is no kind of model; wanted timm:NAME, shipped:NAME or a weights file"
+        )
     path = expand_path(spec.rest)
     try:
         run, is_folder = run_of(spec), path.is_dir()

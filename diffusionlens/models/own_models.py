@@ -53,6 +53,7 @@ def _backbone(spec: Spec, path: Path, model: nn.Module, description: Description
         epoch=description.epoch,
         step=description.step,
         untrained=description.step == 0 and description.recipe.get("init_from") is None,
+        recipe=description.recipe,
         **facts,
     )
     rule = choice(spec, "positions", POSITION_RULES) or description.position_rule

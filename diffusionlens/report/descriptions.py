@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from diffusionlens.analysis.registry import added_analyses
 from diffusionlens.figures.diffusion_maps import LEAKAGE_PANELS
 from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANELS, Panel
 from diffusionlens.figures.picture_maps import overlay_places, shown_layers
@@ -34,8 +35,9 @@ _SHOWN = {
 def basis_of(stem: str, results: pd.DataFrame, material: Sequence[ModelMaterial]) -> str:
     """What the figure counts, as "29 pictures of voc."; the pictures behind its numbers, not those of the run."""
     data = str(results["data"].iloc[0]) if len(results) else ""
-    if stem in _CURVES:
-        rows = pd.concat([panel.rows(results) for panel in _CURVES[stem]])
+    panels = _panels(stem, results)
+    if panels:
+        rows = pd.concat([panel.rows(results) for panel in panels])
         return f"{count_of(rows)} of {data}."
     if stem in ("probe_by_layer", "gain_bars"):
         return f"{count_of(results[results['analysis'] != 'complementarity'])} of {data}."
@@ -52,11 +54,24 @@ def basis_of(stem: str, results: pd.DataFrame, material: Sequence[ModelMaterial]
     return f"{_range(tokens)} patch tokens of {data} in every histogram."
 
 
+def _panels(stem: str, results: pd.DataFrame) -> Sequence[Panel]:
+    return added_panels(results) if stem == "added_by_layer" else _CURVES.get(stem, ())
+
+
+def added_panels(results: pd.DataFrame) -> list[Panel]:
+    """One panel for every metric and token of the analyses that `register` has added."""
+    rows = results[results["analysis"].isin(added_analyses()) & results["layer"].notna()]
+    kinds = rows[["analysis", "metric", "token"]].drop_duplicates().itertuples(index=False, name=None)
+    return [Panel(f"{metric} {token}".strip(), analysis, analysis, metric, token) for analysis, metric, token in kinds]
+
+
 def count_of(rows: pd.DataFrame) -> str:
-    """How many pictures the rows with an interval are means of, as "29 pictures" or "29 to 31 pictures"."""
+    """How many pictures the rows with an interval are means of, as "29 pictures" or "29 to 31 pictures"; of gains, how many
+    trainings."""
     means = rows[rows["low"].notna()]
     counts = {int(n) for n in (means if len(means) else rows)["n"].dropna()}
-    return f"{_range(counts)} {'picture' if counts == {1} else 'pictures'}"
+    what = "training" if len(rows) and (rows["metric"] == "gain").all() else "picture"
+    return f"{_range(counts)} {what}{'s' * (counts != {1})}"
 
 
 def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial]) -> str:
@@ -70,8 +85,8 @@ def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: S
         rows = rows[~rows["head"].isin(["", "mean"])]
         spans = [(model, rows[rows["model"] == model]["value"]) for model in models]
         return "; ".join(f"{model}: {short(v.min())} to {short(v.max())} tokens" for model, v in spans if len(v)) + "."
-    if stem in _CURVES:
-        panels = [(panel, panel.rows(results)) for panel in _CURVES[stem]]
+    if curves := _panels(stem, results):
+        panels = [(panel, panel.rows(results)) for panel in curves]
         parts = [f"{panel.title}: {_courses(rows, models)}" for panel, rows in panels if len(rows)]
         return ". ".join(parts) + "."
     if stem == "norms":

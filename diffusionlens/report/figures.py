@@ -25,7 +25,7 @@ from diffusionlens.figures.probe_pictures import depth_pictures, segmentation_pi
 from diffusionlens.figures.sparsity_heatmap import support_by_head
 from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
-from diffusionlens.report.descriptions import basis_of, gist_of
+from diffusionlens.report.descriptions import added_panels, basis_of, gist_of
 
 Draw = Callable[[pd.DataFrame, Sequence[str], Sequence[ModelMaterial]], Figure | None]
 
@@ -168,15 +168,32 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "Effective support, exp(entropy), of patch queries for every layer and head, on one colour scale.",
         lambda results, models, _: support_by_head(results, models),
     ),
+    (
+        "added_by_layer",
+        "Analyses that were added",
+        "Every metric of the analyses that are not diffusionlens' own, by layer; bands are 95 % intervals.",
+        lambda results, models, _: small_multiples(results, models, added_panels(results)),
+    ),
 )
 
 
+FIGURE_STEMS = tuple(stem for stem, *_ in _FIGURES)
+"""The names of the figures, in the order of a page."""
+
+
 def draw_figures(
-    results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial], directory: Path
+    results: pd.DataFrame,
+    models: Sequence[str],
+    material: Sequence[ModelMaterial],
+    directory: Path,
+    stems: Sequence[str] = FIGURE_STEMS,
+    prefix: str = "",
 ) -> list[PageFigure]:
-    """Draws every figure that the numbers allow, saves it as PNG and PDF, and returns it for the page."""
+    """Draws every figure of `stems` that the numbers allow, saves it as PNG and PDF under `prefix` and its name, and returns it
+    for the page."""
     drawn = []
-    for stem, title, caption, draw in _FIGURES:
+    known = {stem: (stem, title, caption, draw) for stem, title, caption, draw in _FIGURES}
+    for stem, title, caption, draw in (known[stem] for stem in stems):
         figure = draw_figure(
             stem,
             title,
@@ -184,6 +201,7 @@ def draw_figures(
             lambda draw=draw: draw(results, models, material),  # type: ignore[misc]
             lambda stem=stem: (basis_of(stem, results, material), gist_of(stem, results, models, material)),  # type: ignore[misc]
             directory,
+            prefix,
         )
         if figure is not None:
             drawn.append(figure)
@@ -197,8 +215,9 @@ def draw_figure(
     draw: Callable[[], Figure | None],
     describe: Callable[[], tuple[str, str]],
     directory: Path,
+    prefix: str = "",
 ) -> PageFigure | None:
-    """Draws a figure in light and dark, saves the light one as STEM.png and STEM.pdf; None where `draw` gives none.
+    """Draws a figure in light and dark, saves the light one as PREFIX+STEM.png and .pdf; None where `draw` gives none.
 
     Args:
         draw: makes the figure anew in the look that is set.
@@ -209,8 +228,8 @@ def draw_figure(
         if figure is None:
             return None
         freeze_layout(figure)
-        save_figure(figure, directory, stem)
-        light = (directory / f"{stem}.png").read_bytes()
+        save_figure(figure, directory, prefix + stem)
+        light = (directory / f"{prefix}{stem}.png").read_bytes()
         width, height = (round(side * 96) for side in figure.get_size_inches())
     with look(dark=True):
         night = draw()
@@ -220,7 +239,7 @@ def draw_figure(
         night.savefig(dark, dpi=DPI, format="png", metadata={"Software": None})
     basis, gist = describe()
     day, night_time = (_uri(png, small=stem in _PHOTOGRAPHIC) for png in (light, dark.getvalue()))
-    return PageFigure(stem, title, caption, basis, gist, day, night_time, width, height)
+    return PageFigure(prefix + stem, title, caption, basis, gist, day, night_time, width, height)
 
 
 _PHOTOGRAPHIC = (

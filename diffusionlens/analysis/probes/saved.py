@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError
+from diffusionlens.models.own_format import write_tensors
 
 _FORMAT = 1
 
@@ -41,7 +41,7 @@ def save_heads(heads: Mapping[tuple[int, int], LayerHeads], facts: Mapping[str, 
         if value.numel()
     }
     about = dict(facts) | {"format": _FORMAT, "units": sorted([layer, seed] for layer, seed in heads)}
-    save_file(tensors, path, metadata={"diffusionlens_probe": json.dumps(about)})
+    write_tensors(tensors, path, {"diffusionlens_probe": json.dumps(about)})
 
 
 def read_heads(path: Path, device: torch.device) -> SavedHeads:
