@@ -31,6 +31,17 @@ def probe_sentence(own: Numbers) -> str | None:
     return None
 
 
+def protocol_sentence(own: Numbers) -> str | None:
+    """The scores of the published linear classifiers."""
+    told = []
+    for blocks in (1, 4):
+        for pool, name in (("cls", "CLS"), ("cls+mean", "CLS with the mean patch")):
+            row = own.last("classification", "linear_top1", f"{pool} blocks={blocks}")
+            if row is not None:
+                told.append(f"{with_interval(row)} % from {name} of the last {'block' if blocks == 1 else '4 blocks'}")
+    return f"Linear heads reach {'; '.join(told)}." if told else None
+
+
 def gain_sentence(own: Numbers) -> str | None:
     """What CLS adds in the last layer, told only where seeds, pictures and controls agree."""
     gain, pictures = (own.last("complementarity", metric, "cls+patch") for metric in ("gain", "gain_pictures"))

@@ -74,6 +74,11 @@ KEY_METRICS |= {
     "depth": [("rmse", token, f"RMSE (m), {token}") for token in _TOKENS],
     "classification": [
         *(("linear_top1", token, f"linear (%), {token}") for token in _TOKENS),
+        *(
+            ("linear_top1", f"{pool} blocks={blocks}", f"linear (%), {pool} of {blocks} block{'s' * (blocks > 1)}")
+            for blocks in (1, 4)
+            for pool in ("cls", "cls+mean")
+        ),
         ("logreg_top1", "cls", "logistic (%), cls"),
         *(("knn_top1", f"{token} k=20", f"k-NN 20 (%), {token}") for token in ("patch", "cls")),
     ],

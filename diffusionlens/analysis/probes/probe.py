@@ -17,8 +17,10 @@ from diffusionlens.analysis.probes.cached import probe_cached
 from diffusionlens.analysis.probes.classification import Classification
 from diffusionlens.analysis.probes.depth import Depth
 from diffusionlens.analysis.probes.geometry import geometry_of
+from diffusionlens.analysis.probes.kinds import KINDS
+from diffusionlens.analysis.probes.linear_protocol import probe_protocol
 from diffusionlens.analysis.probes.outcome import in_order, manifest_of, per_image_of
-from diffusionlens.analysis.probes.recipe import DenseRecipe, DepthRecipe, StreamedRecipe
+from diffusionlens.analysis.probes.recipe import DenseRecipe, DepthRecipe, ProtocolRecipe, StreamedRecipe
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
 from diffusionlens.analysis.probes.scores import gain_rows, score_rows
 from diffusionlens.analysis.probes.segmentation import Segmentation
@@ -139,11 +141,15 @@ def task_of(settings: ProbeSettings, test: PictureSource) -> Scored:
 
 def _check_streamed(settings: ProbeSettings) -> None:
     """Refuses what has no meaning where tokens are not kept."""
-    if not isinstance(settings.recipe, StreamedRecipe):
+    if isinstance(settings.recipe, ProtocolRecipe) and (settings.layers != "all" or settings.kinds != KINDS):
+        raise InputError(
+            f"--layers and --tokens go with --preset fast; for {settings.preset} give --set blocks=... pools=..."
+        )
+    if settings.preset == "fast":
         return
     if settings.cache is not None:
-        raise InputError(f"--cache goes with --preset fast: {settings.preset} sees no crop twice, and keeps nothing")
-    if settings.size is not None:
+        raise InputError(f"--cache goes with --preset fast: {settings.preset} keeps no tokens")
+    if settings.size is not None and isinstance(settings.recipe, StreamedRecipe):
         wanted = "window=... --set crop=..." if settings.task == "segmentation" else "view=... --set crop=..."
         raise InputError(f"--size goes with --preset fast; for {settings.preset} give --set {wanted}")
 
@@ -185,6 +191,9 @@ def _probe_model(
     """Fills `run`; gives what the manifest says of the data."""
     if isinstance(settings.recipe, StreamedRecipe):
         found = probe_streamed(run, task, test, train, settings, device, progress, processes)  # type: ignore[arg-type]
+    elif isinstance(settings.recipe, ProtocolRecipe):
+        assert train is not None
+        found = probe_protocol(run, test, train, settings, device, progress, processes)
     else:
         found = probe_cached(run, task, test, train, settings, cache, device, progress, processes)
     rows, per_image = [], []
@@ -196,12 +205,15 @@ def _probe_model(
                 rows.append((layer, gain_rows(own_task, one, settings.seed)))
     parts = processes.gather((rows, found.rates, per_image, found.heads, found.shown, found.facts["backbone_forwards"]))
     run.rows = in_order([row for part in parts for _, own in part[0] for row in own])
-    rates = {layer: chosen for part in parts for layer, chosen in part[1].items()}
+    rates: dict[int, dict[str, float]] = {}
+    for part in parts:
+        for layer, chosen in part[1].items():
+            rates.setdefault(layer, {}).update(chosen)
     run.per_image = [frame for part in parts for frame in part[2]]
     run.heads = {unit: own for part in parts for unit, own in part[3].items()}
     run.shown = [picture for part in parts for picture in part[4]]
     run.facts = found.facts | {"learning_rates": {str(layer): rates[layer] for layer in sorted(rates)}}
-    if isinstance(settings.recipe, StreamedRecipe):  # every process has made its own
+    if settings.preset != "fast":  # every process has made its own
         run.facts["backbone_forwards"] = sum(part[5] for part in parts)
     if run.heads:
         run.head_facts = _head_facts(run, task, test, train, found.digest)

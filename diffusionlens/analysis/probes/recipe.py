@@ -132,3 +132,26 @@ class ClassificationRecipe(Recipe):
         if any(k < 1 for k in self.k):
             raise ValueError("k is a whole number from 1")
         return self
+
+
+class ProtocolRecipe(Recipe):
+    """A published linear classifier. Heads read the CLS of the last `blocks` side by side, `pools` with or without the mean
+    patch of the last. `epochs` of the training pictures, where given, stand for `iterations`; `augment`: random crops, a forward each
+    step; without, every picture goes through the model once."""
+
+    blocks: tuple[PositiveInt, ...] = Field(min_length=1)
+    pools: tuple[Literal["cls", "cls+mean"], ...] = Field(min_length=1)
+    epochs: PositiveInt | None
+    augment: bool
+
+    def steps(self, pictures: int) -> int:
+        """How many there are with so many pictures to learn from."""
+        if self.epochs is None:
+            return self.iterations
+        return max(1, round(self.epochs * pictures / min(self.batch_size, pictures)))
+
+    @model_validator(mode="after")
+    def _inputs_differ(self) -> "ProtocolRecipe":
+        if len(set(self.blocks)) < len(self.blocks) or len(set(self.pools)) < len(self.pools):
+            raise ValueError("something is given twice")
+        return self

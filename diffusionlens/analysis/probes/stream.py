@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,15 @@ class Seen:
     forwards: int = 0
     skipped: dict[str, tuple[str, str]] = field(default_factory=dict)
     notes: set[tuple[str, str]] = field(default_factory=set)
+
+
+def meta_of(names: Sequence[str], seen: Seen) -> dict[str, Any]:
+    """What the manifest says of a data set of which `names` were used."""
+    return {
+        "names": list(names),
+        "skipped": [list(entry) for entry in sorted(seen.skipped.values())],
+        "notes": [list(entry) for entry in sorted(seen.notes)],
+    }
 
 
 @dataclass(frozen=True)

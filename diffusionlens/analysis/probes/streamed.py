@@ -18,7 +18,7 @@ from diffusionlens.analysis.probes.saved import take_heads
 from diffusionlens.analysis.probes.scores import LayerScores
 from diffusionlens.analysis.probes.shown import SHOWN_KINDS, evenly_spaced, probed_picture
 from diffusionlens.analysis.probes.store import model_digest
-from diffusionlens.analysis.probes.stream import Seen, StreamSettings, train_streamed
+from diffusionlens.analysis.probes.stream import Seen, StreamSettings, meta_of, train_streamed
 from diffusionlens.analysis.probes.stream_scores import StreamedSums, score_streamed, view_outputs, viewed
 from diffusionlens.analysis.probes.training import DenseTask, best_rates, split_held_out
 from diffusionlens.analysis.processes import Processes
@@ -142,17 +142,9 @@ def _info(
     learned = Seen(skipped=seen["learned"].skipped | seen["held out"].skipped, notes=seen["learned"].notes)
     there = [] if train is None else [train.name(index) for index in range(len(train))]
     return {
-        "train": _meta([name for name in there if name not in learned.skipped], learned),
-        "test": _meta(names, seen["scored"]),
+        "train": meta_of([name for name in there if name not in learned.skipped], learned),
+        "test": meta_of(names, seen["scored"]),
         "absent": absent if task.name == "segmentation" else [],
-    }
-
-
-def _meta(names: Sequence[str], seen: Seen) -> dict[str, Any]:
-    return {
-        "names": list(names),
-        "skipped": [list(entry) for entry in sorted(seen.skipped.values())],
-        "notes": [list(entry) for entry in sorted(seen.notes)],
     }
 
 
