@@ -49,13 +49,17 @@ def read_part(place: Path) -> Measurement | None:
 
 
 def _read_frame(path: Path, columns: list[str]) -> pd.DataFrame:
-    frame = pd.read_csv(
-        path, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, float_precision="round_trip", encoding="utf-8",
-        encoding_errors=_ESCAPE, na_values={name: [""] for name in columns if name not in _TEXTS},
-    )  # fmt: skip
-    kinds: dict[str, Any] = {"layer": "Int64", "n": "Int64", "value": float, "low": float, "high": float}
-    frame = frame[columns].astype({name: kind for name, kind in kinds.items() if name in columns})
-    return frame.astype({name: object for name in _TEXTS if name in columns})
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", encoding_errors=_ESCAPE)[columns]
+    read: dict[str, Any] = {}
+    for name in columns:
+        texts = frame[name].astype(object)
+        if name in _TEXTS:
+            read[name] = texts
+        elif name in ("layer", "n"):
+            read[name] = pd.array([None if text == "" else int(text) for text in texts], dtype="Int64")
+        else:  # Python's own float gives every digit back
+            read[name] = np.array([float(text or "nan") for text in texts])
+    return pd.DataFrame(read, columns=columns)
 
 
 def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:

@@ -128,6 +128,8 @@ def _explain(error: ValidationError, content: Mapping[str, Any]) -> str:
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
         given = first["input"].get("kind") if isinstance(first["input"], dict) else None
         return f"{key}.kind is {given!r}{_near(given, _KINDS)}; wanted {', '.join(_KINDS)}"
+    if not place:
+        return first["msg"].removeprefix("Value error, ")
     if place[-1] == "task" and first["type"] == "literal_error":
         return f"{key} is {first['input']!r}{_near(first['input'], TASKS)}; wanted {', '.join(TASKS)}"
     if first["type"] == "missing":

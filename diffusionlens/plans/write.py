@@ -24,14 +24,17 @@ _FINDINGS_NOTE = (
 )
 
 
-def write_report(finished: Finished, out: Path | str, request: Mapping[str, Any]) -> tuple[Path, list[Finding]]:
-    """Writes everything into `out` and returns the page's path and the sentences that it begins with.
+def write_report(
+    finished: Finished, out: Path | str, request: Mapping[str, Any], room: Path | None = None
+) -> tuple[Path, list[Finding]]:
+    """Writes everything into `out`, by way of the folder `room` beside it, and returns the page's path and the sentences that it
+    begins with.
 
     Raises:
         InputError: as `whole_directory`.
     """
     manifest = _manifest(finished, request)
-    with whole_directory(out) as directory:
+    with whole_directory(out, room) as directory:
         (directory / "figures").mkdir()
         (directory / "tables").mkdir()
         content = content_of(finished, directory)
