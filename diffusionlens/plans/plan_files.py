@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from diffusionlens.analysis.probes.kinds import parse_kinds
-from diffusionlens.analysis.probes.recipe import TASKS, recipe_for
+from diffusionlens.analysis.probes.presets import recipe_for
+from diffusionlens.analysis.probes.recipe import TASKS
 from diffusionlens.analysis.registry import parse_analyses, parse_options
 from diffusionlens.documents import DocumentKind, merge, put
 from diffusionlens.errors import InputError

@@ -15,8 +15,8 @@ import torch
 from diffusionlens.analysis.measure import Progress, measure, parse_layers, refuse_doubles
 from diffusionlens.analysis.outcome import versions
 from diffusionlens.analysis.probes.kinds import parse_kinds
+from diffusionlens.analysis.probes.presets import recipe_for
 from diffusionlens.analysis.probes.probe import probe
-from diffusionlens.analysis.probes.recipe import recipe_for
 from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.store import model_digest
 from diffusionlens.analysis.registry import parse_options

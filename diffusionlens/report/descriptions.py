@@ -26,6 +26,8 @@ _SHOWN = {
     "interventions": ("interventions", "changed picture"),
     "provenance_maps": ("provenance_maps", "attribution map"),
     "discovered": ("discovered", "picture"),
+    "segmentation_pictures": ("probed", "picture"),
+    "depth_pictures": ("probed", "picture"),
 }
 """Stem -> the field of `ModelMaterial` that it shows, and what one of them is."""
 

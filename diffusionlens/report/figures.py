@@ -21,6 +21,7 @@ from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANEL
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
 from diffusionlens.figures.probe_curves import gain_bars, probe_by_layer
+from diffusionlens.figures.probe_pictures import depth_pictures, segmentation_pictures
 from diffusionlens.figures.sparsity_heatmap import support_by_head
 from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
@@ -62,6 +63,22 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "layer: positive is better. Bars are 95 % intervals over trainings with other seeds, not over pictures. A gain of CLS "
         "means something only where the controls show none.",
         lambda results, models, _: gain_bars(results, models),
+    ),
+    (
+        "segmentation_pictures",
+        "What the heads make of pictures",
+        "Evenly spaced test pictures, not chosen by how they look, with their labels and what heads on the last layer say from "
+        "the patches alone and with CLS beside them (first seed). One palette for all; ignored pixels are hatched in the labels, "
+        "and predicted like any other, though nothing counts there.",
+        lambda _, __, material: segmentation_pictures(material),
+    ),
+    (
+        "depth_pictures",
+        "What the heads make of distances",
+        "Evenly spaced test pictures, not chosen by how they look, with the measured depth and what heads on the last layer say "
+        "from the patches alone and with CLS beside them (first seed). All maps share one colour scale, which ends at the "
+        "95th percentile of the measured depths shown; hatched: no reading.",
+        lambda _, __, material: depth_pictures(material),
     ),
     (
         "pib_by_layer",
@@ -225,7 +242,15 @@ def draw_figure(
     return PageFigure(prefix + stem, title, caption, basis, gist, day, night_time, width, height)
 
 
-_PHOTOGRAPHIC = ("pib_overlay", "pca_maps", "interventions", "provenance_maps", "discovered")
+_PHOTOGRAPHIC = (
+    "segmentation_pictures",
+    "depth_pictures",
+    "pib_overlay",
+    "pca_maps",
+    "interventions",
+    "provenance_maps",
+    "discovered",
+)
 
 
 def _uri(png: bytes, *, small: bool) -> str:

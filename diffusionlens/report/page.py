@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from diffusionlens.explorer.section import explorer_section
+from diffusionlens.material import ModelMaterial
 from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.findings import findings
@@ -26,8 +28,13 @@ ANALYSES = {
 }
 
 
-def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequence[PageFigure]) -> str:
-    """The page of a measurement."""
+def render_page(
+    results: pd.DataFrame,
+    manifest: dict[str, Any],
+    figures: Sequence[PageFigure],
+    material: Sequence[ModelMaterial] = (),
+) -> str:
+    """The page of a measurement; with `material` that the token explorer can show, also that."""
     models = [entry["label"] for entry in manifest["models"]]
     data = manifest["data"][0]
     found = findings(results, models, [m["label"] for m in manifest["models"] if m["untrained"]])
@@ -48,6 +55,7 @@ def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequen
             unmeasured=unmeasured(manifest),
             made=_made(manifest),
             versions=manifest["versions"],
+            explorer=explorer_section([entry.explored for entry in material if entry.explored is not None]),
         )
     )
 
@@ -130,12 +138,21 @@ def facts_of_model(model: dict[str, Any]) -> Facts:
         ("SHA-256", model["sha256"] or "not from a file"),
         *((f"extra forward passes, {name}", str(n)) for name, n in model.get("extra_forwards", {}).items()),
     ]
+    if stored := model.get("explorer"):
+        items.append(("token explorer", _stored(stored)))
     if model["epoch"] is not None:
         items.append(("epoch", str(model["epoch"])))
     if model["dropped"]:
         items.append(("not loaded", f"{len(model['dropped'])} entries: " + _some(model["dropped"])))
     items += [("note", note) for note in model["notes"]]
     return Facts(model["label"], items)
+
+
+def _stored(explorer: dict[str, Any]) -> str:
+    return (
+        f"{explorer['pictures']} pictures in {explorer['bytes'] / 1e6:.2f} MB, {explorer['seconds']} s to pack, no extra forward "
+        f"pass; largest error {explorer['cosine_error']:.4f} of a cosine and {explorer['attention_error']:.4f} of a weight"
+    )
 
 
 def facts_of_data(data: dict[str, Any]) -> Facts:
@@ -151,6 +168,7 @@ def facts_of_data(data: dict[str, Any]) -> Facts:
 def facts_of_run(manifest: dict[str, Any]) -> Facts:
     """Options, device, time and versions."""
     items = [(name, _options(options)) for name, options in manifest["analyses"].items()]
+    items += [("token explorer", _options(manifest["explorer"]))] if "explorer" in manifest else []
     items += [("settings", _options(manifest["settings"])), ("device", manifest["device"])]
     items += [("processes", str(manifest["processes"])), ("time", f"{manifest['wall_seconds']} s")]
     items += [("command", manifest.get("command", ""))] if manifest.get("command") else []
