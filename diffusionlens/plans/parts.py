@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from diffusionlens import material
 from diffusionlens.analysis.run import Measurement
+from diffusionlens.explorer import packed
 from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS
 
 _TEXTS = ("model", "data", "name", "analysis", "metric", "head", "token")
@@ -64,6 +65,8 @@ def _read_frame(path: Path, columns: list[str]) -> pd.DataFrame:
 
 def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Dataclasses of `material`, dictionaries, lists and tuples as JSON values; arrays go into `arrays`."""
+    if isinstance(value, bytes):
+        return {"bytes": _plain(np.frombuffer(value, np.uint8), arrays)["array"]}
     if isinstance(value, np.ndarray):
         name = f"a{len(arrays)}"
         arrays[name] = value
@@ -91,6 +94,8 @@ def _rebuilt(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
         return value
     if "array" in value:
         return arrays[value["array"]]
+    if "bytes" in value:
+        return arrays[value["bytes"]].tobytes()
     if "items" in value:
         return {_rebuilt(key, arrays): _rebuilt(own, arrays) for key, own in value["items"]}
     if "tuple" in value:
@@ -101,6 +106,6 @@ def _rebuilt(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 def _classes() -> Iterator[tuple[str, Any]]:
     """Every dataclass that material is made of."""
-    for name, kind in vars(material).items():
+    for name, kind in [*vars(material).items(), *vars(packed).items()]:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             yield name, kind

@@ -172,8 +172,8 @@ def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
     task = job.what[0]
     settings = ProbeSettings(
         task=task,
-        preset="fast",
-        recipe=recipe_for(task, "fast", job.options),
+        preset=job.preset,
+        recipe=recipe_for(task, job.preset, job.options),
         kinds=parse_kinds(job.tokens),
         layers=job.layers,
         seeds=job.seeds,

@@ -86,15 +86,25 @@ def _page(finished: Finished, content: Content, manifest: dict[str, Any]) -> Pag
         skipped=[entry for data in manifest["data"] for entry in data["skipped"]],
         notes=[entry for data in manifest["data"] for entry in data["notes"]],
         unmeasured=list(dict.fromkeys(line for own in finished.done for line in unmeasured(own.manifest))),
-        made=[*map(facts_of_model, manifest["models"]), *map(facts_of_data, manifest["data"]), _facts_of_run(manifest)],
+        made=[
+            *map(_facts_of_model, manifest["models"]),
+            *map(facts_of_data, manifest["data"]),
+            _facts_of_run(manifest),
+        ],
         versions=manifest["versions"],
         findings_note=_FINDINGS_NOTE,
+        explorer=content.explorer,
     )
 
 
 def _unique(found: Sequence[Finding]) -> list[Finding]:
     """Each sentence once: several sections may warn of the same."""
     return list({(one.model, one.text): one for one in found}.values())
+
+
+def _facts_of_model(model: dict[str, Any]) -> Facts:
+    """As of `measure`, but for the seconds that packing the explorer took: a page that was interrupted would have others."""
+    return facts_of_model({key: value for key, value in model.items() if key != "explorer"})
 
 
 def _facts_of_run(manifest: dict[str, Any]) -> Facts:

@@ -82,8 +82,8 @@ def test_paper_takes_what_is_usual(shared_data: Path) -> None:
 
 def test_sections_share_their_work(plan: Plan) -> None:
     jobs = jobs_of(plan, assign(plan, [DATA], [TRAIN]), None, None)
-    assert [job.sections for job in jobs] == [("pib", "similarity"), ("heads", "gain")]
-    assert jobs[0].what == ("pib", "similarity", "pca")
+    assert [job.sections for job in jobs] == [("pib", "similarity", "look"), ("heads", "gain")]
+    assert jobs[0].what == ("pib", "similarity", "pca", "explorer")
     assert (jobs[1].layers, jobs[1].tokens) == ("all", "patch,cls+patch")
 
 
@@ -91,7 +91,7 @@ def test_other_options_are_another_job_or_refused(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     fewer = read_plan(path, ["similarity.images=4"])
     assert [job.sections for job in jobs_of(fewer, assign(fewer, [DATA], [TRAIN]), None, None)][:2] == [
-        ("pib",), ("similarity",),
+        ("pib", "look"), ("similarity",),
     ]  # fmt: skip
     twice = read_plan(path, ["similarity.images=4", "similarity.analyses=[similarity, pib]"])
     with pytest.raises(InputError, match="pib and similarity ask for pib on scenes in two ways"):

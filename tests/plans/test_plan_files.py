@@ -41,6 +41,7 @@ def test_shipped_plans_are_whole(name: str) -> None:
         ("seeds: 2\n", "seeds: many\n", "sections.heads.seeds: .*got 'many'"),
         ("    title: Heads\n", "", "sections.heads.title is missing"),
         ("  main:", "  ma.in:", "letters, digits and '_'"),
+        ("  main:", "  again: {kind: explorer, title: Twice, data: pictures}\n  main:", "room for one explorer"),
         ("title: Tiny", "title: Tiny\ntitle: Again", "given twice"),
     ],
 )  # fmt: skip
@@ -86,7 +87,7 @@ def test_plans_extend_one_another(tmp_path: Path) -> None:
 def test_parts_are_left_out(tmp_path: Path) -> None:
     plan = read_plan(write_plan(tmp_path))
     fewer = without(plan, ["dense"])
-    assert list(fewer.sections) == ["pib", "similarity", "main"]
+    assert list(fewer.sections) == ["pib", "similarity", "look", "main"]
     assert [column.section for column in fewer.sections["main"].columns] == ["pib"]  # type: ignore[union-attr]
     assert "main" not in without(plan, ["dense", "pib"]).sections
     with pytest.raises(InputError, match="no such role or section"):

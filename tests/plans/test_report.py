@@ -140,11 +140,12 @@ def test_the_page_is_whole(made: diffusionlens.api.Reported, out: Path) -> None:
             assert str(attributes.get(name) or "#").startswith(("data:", "#"))
         if tag == "a":
             assert str(attributes["href"])[1:] in ids
-        if tag == "img":
+        if tag == "img" and "src" in attributes:
             assert attributes["alt"]
     places = [text.index(f'id="{name}"') for name in ("findings", "pib", "similarity", "heads", "gain", "main", "made")]
     assert places == sorted(places)  # what was found comes first
     assert any(found.model == "two_b" and "one" in found.text for found in made.findings)
+    assert 'id="h-explorer">Look inside' in text
     assert "Nothing here is of the data of the published table" in text  # scenes have no published number
     assert not re.search(r"\d+ s<", text)  # no times, so that the page is the same after an interruption
 
@@ -162,7 +163,7 @@ def test_manifest_says_how(out: Path, models: list[str]) -> None:
     manifest = json.loads((out / "manifest.json").read_text())
     assert [model["label"] for model in manifest["models"]] == ["one", "two_b"]
     assert manifest["models"][0]["sha256"]
-    assert [job["sections"] for job in manifest["jobs"]] == ["pib, similarity", "heads, gain"]
+    assert [job["sections"] for job in manifest["jobs"]] == ["pib, similarity, look", "heads, gain"]
     assert [(data["label"], data["measured"]) for data in manifest["data"]] == [
         ("scenes", 10), ("scenes", 10), ("train", 12),
     ]  # fmt: skip

@@ -70,7 +70,7 @@ def test_killed_anywhere(tmp_path: Path) -> None:
         assert not Path(killed).exists()
         assert sum(1 for path in (tmp_path / ".killed.parts").iterdir() if path.suffix != ".part") == parts
     said = call(-signal.SIGKILL, 3, *asked, killed)  # in the middle of the page
-    assert "pib + similarity (scenes): done before the interruption" in said
+    assert "pib + similarity + look (scenes): done before the interruption" in said
     said = call(0, None, *asked, killed)
     assert said.count("done before the interruption") == 2
     assert contents(Path(killed)) == wanted

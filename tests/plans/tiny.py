@@ -38,6 +38,7 @@ sections:
     seeds: 2
     options: {iterations: 5, points: 16, rates: [0.003]}
     figures: [gain_bars]
+  look: {kind: explorer, title: Look inside, data: pictures, pictures: 2, layers: last}
   main:
     kind: table
     title: Main table
