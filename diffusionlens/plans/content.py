@@ -14,11 +14,12 @@ from diffusionlens.analysis.track import Moment, with_moments
 from diffusionlens.comparison.paired import compare_results
 from diffusionlens.comparison.result_directory import Result
 from diffusionlens.errors import InputError
+from diffusionlens.explorer.section import Section, explorer_section
 from diffusionlens.plans.differences import HEADLINES, difference, sentence
 from diffusionlens.plans.jobs import Job
 from diffusionlens.plans.protocol import protocol_of
 from diffusionlens.plans.published import read_published
-from diffusionlens.plans.schema import DrawnSection, Plan, ProbeSection, TableSection, TrackSection
+from diffusionlens.plans.schema import DrawnSection, ExplorerSection, Plan, ProbeSection, TableSection, TrackSection
 from diffusionlens.plans.score_table import published_table, score_table, scores_of
 from diffusionlens.report.comparison import draw_differences
 from diffusionlens.report.descriptions import count_of
@@ -50,6 +51,7 @@ class Content:
     against: list[Finding] = field(default_factory=list)
     first: list[Finding] = field(default_factory=list)
     captions: dict[str, str] = field(default_factory=dict)
+    explorer: Section | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ def content_of(finished: Finished, directory: Path) -> Content:
     for name, section in finished.plan.sections.items():
         if isinstance(section, TableSection):
             content.parts.append(_table_part(finished, name, section, directory, content))
+        elif isinstance(section, ExplorerSection):
+            shown = [
+                entry.explored for own in finished.of(name) for entry in own.material if entry.explored is not None
+            ]
+            content.explorer = explorer_section(shown, section.title)
         elif isinstance(section, TrackSection):
             content.parts.append(_track_part(finished, name, section, directory, content))
         else:
