@@ -136,8 +136,8 @@ class ClassificationRecipe(Recipe):
 
 class ProtocolRecipe(Recipe):
     """A published linear classifier. Heads read the CLS of the last `blocks` side by side, `pools` with or without the mean
-    patch of the last. `epochs` of the training pictures, where given, stand for `iterations`; `augment`: random crops, a forward each
-    step; without, every picture goes through the model once."""
+    patch of the last. `epochs` of the training pictures, where given, stand for `iterations`; `augment`: random crops, a forward
+    each step; without, every picture goes through the model once."""
 
     blocks: tuple[PositiveInt, ...] = Field(min_length=1)
     pools: tuple[Literal["cls", "cls+mean"], ...] = Field(min_length=1)
