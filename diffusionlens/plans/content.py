@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from diffusionlens.analysis.measure import parse_layers
-from diffusionlens.analysis.probes.kinds import parse_kinds
+from diffusionlens.analysis.probes.kinds import KINDS, parse_kinds
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.analysis.track import Moment, with_moments
 from diffusionlens.comparison.paired import compare_results
@@ -191,7 +191,7 @@ def _of_section(own: Measurement, section: DrawnSection) -> pd.DataFrame:
     results = _of_analyses(own, section)
     if isinstance(section, ProbeSection):
         kinds = results["token"].map(lambda token: token.partition(" ")[0])
-        results = results[kinds.isin(parse_kinds(section.tokens))]
+        results = results[kinds.isin(parse_kinds(section.tokens)) | ~kinds.isin(KINDS)]  # a preset may have its own
     if section.layers == "all":
         return results
     keep = results["layer"].isna()

@@ -99,7 +99,8 @@ class ExplorerSection(_Section):
 
 
 class Column(_Part):
-    """A column of a table: `metric` (and `token`) of a section at the last layer; one for each of its data sets."""
+    """A column of a table: `metric` (and `token`, or the first of "a | b" that is there) of a section at the last layer; one for
+    each of its data sets."""
 
     section: str
     metric: str
