@@ -12,7 +12,7 @@ from diffusionlens.api.requests import check_numbers, command_line, silent
 from diffusionlens.errors import InputError
 from diffusionlens.plans.content import Finished
 from diffusionlens.plans.jobs import jobs_of
-from diffusionlens.plans.needs import assign, without
+from diffusionlens.plans.needs import assign, layers_of, without
 from diffusionlens.plans.plan_files import read_plan
 from diffusionlens.plans.run import Hardware, Workshop, check_models, run_jobs
 from diffusionlens.plans.write import write_report
@@ -80,7 +80,7 @@ def report(
     chosen = without(read_plan(plan, settings), without_parts)
     pairs = assign(chosen, *([texts] if isinstance(texts, str) else list(texts) for texts in (data, train)))
     jobs = jobs_of(chosen, pairs, images, size)
-    known = check_models([models] if isinstance(models, str) else list(models), jobs)
+    known = check_models([models] if isinstance(models, str) else list(models), jobs, layers_of(chosen))
     shop = Workshop(place.with_name(f".{place.name}.parts"), known, seed, Hardware(device, batch_size, workers))
     shop.open(resume=resume)
     done = run_jobs(jobs, shop, progress, say)
@@ -95,7 +95,7 @@ def report(
         },
         "command": command_line(),
     }
-    page, found = write_report(Finished(chosen, known.labels, jobs, done, seed), place, request)
+    page, found = write_report(Finished(chosen, known.labels, jobs, done, seed), place, request, shop.place)
     shop.close()
     seconds = {job.name: float(own.manifest["wall_seconds"]) for job, own in zip(jobs, done, strict=True)}
     return Reported(page, known.labels, found, seconds)

@@ -194,10 +194,9 @@
       else if (state.held) readAt(place);
     });
     stage.addEventListener("pointerleave", () => { if (state.held) draw(false); });
-    stage.addEventListener("click", (event) => {
-      const place = pointed(stage, model, event);
-      change({ place, held: !(state.held && same(place)) });
-    });
+    let release = false; // whether the press began on the held patch
+    stage.addEventListener("pointerdown", (event) => { release = state.held && same(pointed(stage, model, event)); });
+    stage.addEventListener("click", (event) => change({ place: pointed(stage, model, event), held: !release }));
   }
 
   picture.addEventListener("keydown", (event) => {
@@ -248,6 +247,7 @@
     status.textContent = "This browser is too old to unpack the maps (it lacks DecompressionStream; any browser since 2023 has it).";
     return;
   }
+  find("#explorer-live").hidden = false;
   follow();
   showPicture();
   change({}, { spoken: false, linked: false });

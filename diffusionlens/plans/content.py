@@ -8,17 +8,26 @@ from typing import Any
 import pandas as pd
 
 from diffusionlens.analysis.measure import parse_layers
-from diffusionlens.analysis.probes.kinds import parse_kinds
+from diffusionlens.analysis.probes.kinds import KINDS, parse_kinds
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.analysis.track import Moment, with_moments
 from diffusionlens.comparison.paired import compare_results
 from diffusionlens.comparison.result_directory import Result
 from diffusionlens.errors import InputError
+from diffusionlens.explorer.section import Section, explorer_section
 from diffusionlens.plans.differences import HEADLINES, difference, sentence
 from diffusionlens.plans.jobs import Job
 from diffusionlens.plans.protocol import protocol_of
 from diffusionlens.plans.published import read_published
-from diffusionlens.plans.schema import DrawnSection, Plan, ProbeSection, TableSection, TrackSection
+from diffusionlens.plans.schema import (
+    DrawnSection,
+    ExplorerSection,
+    MeasureSection,
+    Plan,
+    ProbeSection,
+    TableSection,
+    TrackSection,
+)
 from diffusionlens.plans.score_table import published_table, score_table, scores_of
 from diffusionlens.report.comparison import draw_differences
 from diffusionlens.report.descriptions import count_of
@@ -50,6 +59,7 @@ class Content:
     against: list[Finding] = field(default_factory=list)
     first: list[Finding] = field(default_factory=list)
     captions: dict[str, str] = field(default_factory=dict)
+    explorer: Section | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,11 @@ def content_of(finished: Finished, directory: Path) -> Content:
     for name, section in finished.plan.sections.items():
         if isinstance(section, TableSection):
             content.parts.append(_table_part(finished, name, section, directory, content))
+        elif isinstance(section, ExplorerSection):
+            shown = [
+                entry.explored for own in finished.of(name) for entry in own.material if entry.explored is not None
+            ]
+            content.explorer = explorer_section(shown, section.title)
         elif isinstance(section, TrackSection):
             content.parts.append(_track_part(finished, name, section, directory, content))
         else:
@@ -127,9 +142,12 @@ def _drawn_part(
             )
         figures += drawn
         untrained = [entry["label"] for entry in own.manifest["models"] if entry["untrained"]]
-        for found in findings(results, finished.models, untrained):
+        # Of all layers, also where the section shows the last alone: sentences say which layer is the best.
+        for found in findings(_of_analyses(own, section), finished.models, untrained):
             if found.model is None and not found.warning:
                 continue  # pairs of models are compared picture by picture
+            if not found.warning and _teller(finished, own, found) != name:
+                continue
             text = f"{label}: {found.text}" if many and not found.warning else found.text
             own_stem = stem + found.figure if found.figure else None
             kept = Finding(text, found.model, found.warning, found.rows, own_stem)
@@ -145,15 +163,35 @@ def _drawn_part(
     return PageSection(name, section.title, section.caption, said, figures, tables, folded, notes)
 
 
+def _teller(finished: Finished, own: Measurement, found: Finding) -> str:
+    """The section that says a sentence, of those that share its job: the first that draws the figure, else the first."""
+    job = next(job for job, done in zip(finished.jobs, finished.done, strict=True) if done is own)
+    analyses = {str(row.analysis) for row in found.rows}
+    asking = [
+        (name, section)
+        for name in job.sections
+        if isinstance(section := finished.plan.sections[name], MeasureSection | ProbeSection)
+        and analyses & set(_names(section))
+    ]
+    drawing = [name for name, section in asking if found.figure in section.figures]
+    return (drawing or [name for name, _ in asking])[0]
+
+
+def _names(section: DrawnSection) -> Sequence[str]:
+    """The analyses of a section, as the table calls them."""
+    return [section.task, "complementarity"] if isinstance(section, ProbeSection) else section.analyses
+
+
+def _of_analyses(own: Measurement, section: DrawnSection) -> pd.DataFrame:
+    return own.results[own.results["analysis"].isin(_names(section))]
+
+
 def _of_section(own: Measurement, section: DrawnSection) -> pd.DataFrame:
-    """The rows that the section asked for: its analyses and its layers, of what it shares with others."""
-    results = own.results
+    """The rows that the section asked for: its analyses, tokens and layers, of what it shares with others."""
+    results = _of_analyses(own, section)
     if isinstance(section, ProbeSection):
         kinds = results["token"].map(lambda token: token.partition(" ")[0])
-        results = results[results["analysis"].isin([section.task, "complementarity"])]
-        results = results[kinds.isin(parse_kinds(section.tokens))]
-    else:
-        results = results[results["analysis"].isin(section.analyses)]
+        results = results[kinds.isin(parse_kinds(section.tokens)) | ~kinds.isin(KINDS)]  # a preset may have its own
     if section.layers == "all":
         return results
     keep = results["layer"].isna()
@@ -164,8 +202,7 @@ def _of_section(own: Measurement, section: DrawnSection) -> pd.DataFrame:
 
 
 def _analyses(section: DrawnSection, results: pd.DataFrame) -> list[str]:
-    names = [section.task, "complementarity"] if isinstance(section, ProbeSection) else section.analyses
-    return [analysis for analysis in key_metrics(results) if analysis in names]
+    return [analysis for analysis in key_metrics(results) if analysis in _names(section)]
 
 
 def _last_layer(

@@ -15,7 +15,7 @@ from diffusionlens.report.findings import Finding
 
 @dataclass(frozen=True)
 class Score:
-    """A number at each model's last layer: `token` "" takes the only one there is."""
+    """A number at each model's last layer: `token` "" takes the only one there is, "a | b" the first of those that is there."""
 
     analysis: str
     metric: str
@@ -79,9 +79,11 @@ def sentence(row: Any, title: str, baseline: str, figure: str | None) -> Finding
 
 def _of(frame: pd.DataFrame, model: str, score: Score) -> pd.DataFrame:
     chosen = (frame["model"] == model) & (frame["analysis"] == score.analysis) & (frame["metric"] == score.metric)
-    if score.token:
-        chosen &= frame["token"] == score.token
-    return frame[chosen & frame["head"].isin(["", "mean"])]
+    rows = frame[chosen & frame["head"].isin(["", "mean"])]
+    for token in filter(None, score.token.split(" | ")):
+        if (named := rows[rows["token"] == token]).size:
+            return named
+    return rows.head(0) if score.token else rows
 
 
 def _last_pictures(per_image: pd.DataFrame, row: Any, score: Score) -> pd.DataFrame:

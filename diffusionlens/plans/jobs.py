@@ -1,16 +1,20 @@
 """The work of a plan: sections that can share a forward pass or a training of heads become one job."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from diffusionlens.analysis.probes.kinds import parse_kinds
-from diffusionlens.analysis.registry import parse_analyses, parse_options
+from diffusionlens.analysis.registry import analyses, parse_analyses, parse_options
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.plans.needs import Pair, available, limited
 from diffusionlens.plans.plan_files import settings_of_options
-from diffusionlens.plans.schema import MeasureSection, Plan, ProbeSection, TableSection, TrackSection
+from diffusionlens.plans.schema import ExplorerSection, MeasureSection, Plan, ProbeSection, TableSection, TrackSection
+
+EXPLORER = "explorer"
+"""Stands among the analyses of a job, as in the settings of `measure`."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Job:
     images: int | None = None
     size: str | None = None
     fit: Fit = "crop"
+    preset: str = "fast"
     tokens: str = "all"
     seeds: int = 3
     checkpoints: int | None = None
@@ -61,7 +66,7 @@ def jobs_of(plan: Plan, data: Mapping[str, Sequence[Pair]], images: int | None, 
                 options = tuple(sorted(settings_of_options(section.options)))
                 made = Job(
                     "probe", (name,), limited(pair, count), (section.task,), options, section.layers, None, pixels,
-                    "crop", section.tokens, section.seeds,
+                    "crop", section.preset, section.tokens, section.seeds,
                 )  # fmt: skip
             else:
                 made = _watching(name, section, replace(pair, train=None), count, pixels)
@@ -70,8 +75,15 @@ def jobs_of(plan: Plan, data: Mapping[str, Sequence[Pair]], images: int | None, 
 
 
 def _watching(
-    name: str, section: MeasureSection | TrackSection, pair: Pair, images: int | None, size: str | None
+    name: str,
+    section: MeasureSection | TrackSection | ExplorerSection,
+    pair: Pair,
+    images: int | None,
+    size: str | None,
 ) -> Job:
+    if isinstance(section, ExplorerSection):
+        chosen = (f"explorer.attention={json.dumps(section.attention)}", f"explorer.pictures={section.pictures}")
+        return Job("measure", (name,), pair, (EXPLORER,), chosen, section.layers, images, size, section.fit)
     what = tuple(parse_analyses(",".join(section.analyses)))
     options = tuple(sorted(settings_of_options(section.options)))
     parse_options(options)
@@ -97,7 +109,7 @@ def _add(jobs: list[Job], made: Job) -> None:
 
 
 def _shareable(one: Job, other: Job) -> bool:
-    alike = ("pair", "images", "size", "fit", "seeds", "checkpoints")
+    alike = ("pair", "images", "size", "fit", "preset", "seeds", "checkpoints")
     if any(getattr(one, name) != getattr(other, name) for name in alike):
         return False
     if one.kind == "probe":
@@ -109,7 +121,8 @@ def _shareable(one: Job, other: Job) -> bool:
 
 
 def _joined(one: Job, other: Job) -> Job:
-    what = one.what if one.kind == "probe" else tuple(parse_analyses(",".join(dict.fromkeys(one.what + other.what))))
+    names = dict.fromkeys(one.what + other.what)
+    what = tuple(names) if one.kind == "probe" else tuple(name for name in [*analyses(), EXPLORER] if name in names)
     kinds = {*parse_kinds(one.tokens), *parse_kinds(other.tokens)}
     return replace(
         one,

@@ -60,6 +60,11 @@ def without(plan: Plan, names: Sequence[str]) -> Plan:
     return plan.model_copy(update={"sections": kept})
 
 
+def layers_of(plan: Plan) -> set[str]:
+    """What the sections say of layers."""
+    return {section.layers for section in plan.sections.values() if not isinstance(section, TableSection)}
+
+
 def assign(plan: Plan, data: Sequence[str], train: Sequence[str]) -> dict[str, list[Pair]]:
     """Role -> the data that fill it, for every role that a section uses.
 
@@ -77,6 +82,7 @@ def assign(plan: Plan, data: Sequence[str], train: Sequence[str]) -> dict[str, l
     for name in used:
         role = plan.data[name]
         chosen = [one for one in given if _fits(one, name, role)]
+        chosen = [one for one in chosen if one.role is not None] or chosen
         trains = list(learned)
         if not chosen and role.default is not None:
             chosen = [_open(role.default, plan)]
@@ -84,7 +90,8 @@ def assign(plan: Plan, data: Sequence[str], train: Sequence[str]) -> dict[str, l
         chosen = chosen if role.many else chosen[:1]
         pairs = []
         for one in chosen:
-            partner = _partner(one, name, role, trains) if role.train else None
+            others = {other.source.label for other in given if other is not one and other.named}
+            partner = _partner(one, name, role, trains, others) if role.train else None
             if role.train and partner is None:
                 continue
             taken |= {id(one), id(partner)}
@@ -114,7 +121,8 @@ def _open(text: str, plan: Plan) -> _Given:
             role, label = head, rest or None
             bare = text[len(spec.label) + 1 :]
             bare = bare if label is None else f"{label}={bare}"
-    return _Given(bare, role, label is not None, spec.kind, open_data(bare))
+    own = parse_spec(bare)
+    return _Given(bare, role, own.label is not None, own.kind, open_data(bare))
 
 
 def _fits(one: _Given, name: str, role: Role) -> bool:
@@ -145,14 +153,16 @@ def _labelled(source: PictureSource) -> bool:
     return False
 
 
-def _partner(one: _Given, name: str, role: Role, trains: Sequence[_Given]) -> _Given | None:
-    """The training set of a test set: that of the same label, else the only one of the same kind."""
+def _partner(one: _Given, name: str, role: Role, trains: Sequence[_Given], others: Collection[str]) -> _Given | None:
+    """The training set of a test set: that of the same label, else the only one of the same kind that has not the label of
+    another test set (`others`)."""
     fitting = [other for other in trains if other.role in (None, name) and set(role.needs) <= other.source.provides]
     if one.named:
         same = [other for other in fitting if other.named and other.source.label == one.source.label]
         if same:
             return same[0]
-    alike = [other for other in fitting if other.kind == one.kind and not (other.named and one.named)]
+    alike = [other for other in fitting if other.kind == one.kind]
+    alike = [other for other in alike if not (other.named and other.source.label in others)]
     if len(alike) > 1:
         names = " and ".join(other.text for other in alike)
         raise InputError(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from diffusionlens import material
 from diffusionlens.analysis.run import Measurement
+from diffusionlens.explorer import packed
 from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS
 
 _TEXTS = ("model", "data", "name", "analysis", "metric", "head", "token")
@@ -49,17 +50,23 @@ def read_part(place: Path) -> Measurement | None:
 
 
 def _read_frame(path: Path, columns: list[str]) -> pd.DataFrame:
-    frame = pd.read_csv(
-        path, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, float_precision="round_trip", encoding="utf-8",
-        encoding_errors=_ESCAPE, na_values={name: [""] for name in columns if name not in _TEXTS},
-    )  # fmt: skip
-    kinds: dict[str, Any] = {"layer": "Int64", "n": "Int64", "value": float, "low": float, "high": float}
-    frame = frame[columns].astype({name: kind for name, kind in kinds.items() if name in columns})
-    return frame.astype({name: object for name in _TEXTS if name in columns})
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", encoding_errors=_ESCAPE)[columns]
+    read: dict[str, Any] = {}
+    for name in columns:
+        texts = frame[name].astype(object)
+        if name in _TEXTS:
+            read[name] = texts
+        elif name in ("layer", "n"):
+            read[name] = pd.array([None if text == "" else int(text) for text in texts], dtype="Int64")
+        else:  # Python's own float gives every digit back
+            read[name] = np.array([float(text or "nan") for text in texts])
+    return pd.DataFrame(read, columns=columns)
 
 
 def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Dataclasses of `material`, dictionaries, lists and tuples as JSON values; arrays go into `arrays`."""
+    if isinstance(value, bytes):
+        return {"bytes": _plain(np.frombuffer(value, np.uint8), arrays)["array"]}
     if isinstance(value, np.ndarray):
         name = f"a{len(arrays)}"
         arrays[name] = value
@@ -87,6 +94,8 @@ def _rebuilt(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
         return value
     if "array" in value:
         return arrays[value["array"]]
+    if "bytes" in value:
+        return arrays[value["bytes"]].tobytes()
     if "items" in value:
         return {_rebuilt(key, arrays): _rebuilt(own, arrays) for key, own in value["items"]}
     if "tuple" in value:
@@ -97,6 +106,6 @@ def _rebuilt(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 def _classes() -> Iterator[tuple[str, Any]]:
     """Every dataclass that material is made of."""
-    for name, kind in vars(material).items():
+    for name, kind in [*vars(material).items(), *vars(packed).items()]:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             yield name, kind

@@ -17,6 +17,7 @@ from diffusionlens.errors import InputError
 from diffusionlens.plans.published import published_names
 from diffusionlens.plans.schema import (
     Column,
+    ExplorerSection,
     MeasureSection,
     Plan,
     ProbeSection,
@@ -35,6 +36,7 @@ _KINDS: dict[str, type[BaseModel]] = {
     "measure": MeasureSection,
     "probe": ProbeSection,
     "track": TrackSection,
+    "explorer": ExplorerSection,
     "table": TableSection,
 }
 
@@ -96,12 +98,14 @@ def _check_section(plan: Plan, section: Section) -> None:
     if section.size is not None:
         parse_size(section.size)
     if isinstance(section, ProbeSection):
-        recipe_for(section.task, "fast", settings_of_options(section.options))
+        recipe_for(section.task, section.preset, settings_of_options(section.options))
         parse_kinds(section.tokens)
         if not plan.data[section.data].train:
             raise InputError(
                 f"a probe needs a training set, and the role '{section.data}' has none; give it train: true"
             )
+    elif isinstance(section, ExplorerSection):
+        return
     else:
         parse_analyses(",".join(section.analyses))
         parse_options(settings_of_options(section.options))
@@ -129,6 +133,8 @@ def _explain(error: ValidationError, content: Mapping[str, Any]) -> str:
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
         given = first["input"].get("kind") if isinstance(first["input"], dict) else None
         return f"{key}.kind is {given!r}{_near(given, _KINDS)}; wanted {', '.join(_KINDS)}"
+    if not place:
+        return first["msg"].removeprefix("Value error, ")
     if place[-1] == "task" and first["type"] == "literal_error":
         return f"{key} is {first['input']!r}{_near(first['input'], TASKS)}; wanted {', '.join(TASKS)}"
     if first["type"] == "missing":

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,8 +53,9 @@ class Models:
     runs: list[str] = field(default_factory=list)
 
 
-def check_models(given: Sequence[str], jobs: Sequence[Job]) -> Models:
+def check_models(given: Sequence[str], jobs: Sequence[Job], layers: Collection[str]) -> Models:
     """Loads every model once, at every size that is asked for, so that what can't be measured is known before any work.
+    `layers`: what the sections ask for.
 
     Raises:
         InputError: a model can't be loaded or take that size, two have one name, or a track has no run.
@@ -68,8 +69,8 @@ def check_models(given: Sequence[str], jobs: Sequence[Job]) -> Models:
         for size in sorted(sizes, key=str):
             backbone.set_size(backbone.default_size() if size is None else parse_size(size))
             capture(backbone, torch.zeros(1, 3, *backbone.size), layers={backbone.depth})
-        for job in jobs:
-            parse_layers(job.layers, backbone.depth)
+        for wanted in layers:
+            parse_layers(wanted, backbone.depth)
         if is_run(expand_path(parse_spec(text).rest)):
             models.runs.append(text)
     refuse_doubles(models.labels)
@@ -171,8 +172,8 @@ def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
     task = job.what[0]
     settings = ProbeSettings(
         task=task,
-        preset="fast",
-        recipe=recipe_for(task, "fast", job.options),
+        preset=job.preset,
+        recipe=recipe_for(task, job.preset, job.options),
         kinds=parse_kinds(job.tokens),
         layers=job.layers,
         seeds=job.seeds,

@@ -62,10 +62,12 @@ class MeasureSection(_Drawn):
 
 
 class ProbeSection(_Drawn):
-    """A task of `probe`, for every data set of its role; `options` as its `--set`: `iterations: 500`."""
+    """A task of `probe`, for every data set of its role; `options` as its `--set`: `iterations: 500`. Presets other than fast may
+    take whole pictures another way (docs/probing.md)."""
 
     kind: Literal["probe"]
     task: Literal["segmentation", "depth", "classification"]
+    preset: str = "fast"
     tokens: str = "all"
     seeds: int = Field(default=3, ge=1, le=100)
 
@@ -84,8 +86,21 @@ class TrackSection(_Section):
     options: dict[str, Value] = {}
 
 
+class ExplorerSection(_Section):
+    """The token explorer on `pictures` pictures, evenly spaced; it takes part in the pass of other sections on the same data."""
+
+    kind: Literal["explorer"]
+    pictures: int = Field(default=6, ge=1)
+    attention: bool = True
+    layers: str = "all"
+    images: int | None = Field(default=None, ge=1)
+    size: str | None = None
+    fit: Fit = "crop"
+
+
 class Column(_Part):
-    """A column of a table: `metric` (and `token`) of a section at the last layer; one for each of its data sets."""
+    """A column of a table: `metric` (and `token`, or the first of "a | b" that is there) of a section at the last layer; one for
+    each of its data sets."""
 
     section: str
     metric: str
@@ -104,7 +119,9 @@ class TableSection(_Part):
     published: str | None = None
 
 
-Section = Annotated[MeasureSection | ProbeSection | TrackSection | TableSection, Field(discriminator="kind")]
+Section = Annotated[
+    MeasureSection | ProbeSection | TrackSection | ExplorerSection | TableSection, Field(discriminator="kind")
+]
 DrawnSection = MeasureSection | ProbeSection
 
 
@@ -127,4 +144,6 @@ class Plan(_Part):
                     raise ValueError(
                         f"the {kind} '{name}' may have letters, digits and '_' in its name, thirty at most"
                     )
+        if sum(isinstance(section, ExplorerSection) for section in self.sections.values()) > 1:
+            raise ValueError("a page has room for one explorer; leave the others out")
         return self

@@ -24,14 +24,17 @@ _FINDINGS_NOTE = (
 )
 
 
-def write_report(finished: Finished, out: Path | str, request: Mapping[str, Any]) -> tuple[Path, list[Finding]]:
-    """Writes everything into `out` and returns the page's path and the sentences that it begins with.
+def write_report(
+    finished: Finished, out: Path | str, request: Mapping[str, Any], room: Path | None = None
+) -> tuple[Path, list[Finding]]:
+    """Writes everything into `out`, by way of the folder `room` beside it, and returns the page's path and the sentences that it
+    begins with.
 
     Raises:
         InputError: as `whole_directory`.
     """
     manifest = _manifest(finished, request)
-    with whole_directory(out) as directory:
+    with whole_directory(out, room) as directory:
         (directory / "figures").mkdir()
         (directory / "tables").mkdir()
         content = content_of(finished, directory)
@@ -83,15 +86,25 @@ def _page(finished: Finished, content: Content, manifest: dict[str, Any]) -> Pag
         skipped=[entry for data in manifest["data"] for entry in data["skipped"]],
         notes=[entry for data in manifest["data"] for entry in data["notes"]],
         unmeasured=list(dict.fromkeys(line for own in finished.done for line in unmeasured(own.manifest))),
-        made=[*map(facts_of_model, manifest["models"]), *map(facts_of_data, manifest["data"]), _facts_of_run(manifest)],
+        made=[
+            *map(_facts_of_model, manifest["models"]),
+            *map(facts_of_data, manifest["data"]),
+            _facts_of_run(manifest),
+        ],
         versions=manifest["versions"],
         findings_note=_FINDINGS_NOTE,
+        explorer=content.explorer,
     )
 
 
 def _unique(found: Sequence[Finding]) -> list[Finding]:
     """Each sentence once: several sections may warn of the same."""
     return list({(one.model, one.text): one for one in found}.values())
+
+
+def _facts_of_model(model: dict[str, Any]) -> Facts:
+    """As of `measure`, but for the seconds that packing the explorer took: a page that was interrupted would have others."""
+    return facts_of_model({key: value for key, value in model.items() if key != "explorer"})
 
 
 def _facts_of_run(manifest: dict[str, Any]) -> Facts:

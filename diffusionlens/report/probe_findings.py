@@ -23,6 +23,8 @@ def probe_sentence(own: Numbers) -> str | None:
         if both is not None:
             text += f", with CLS beside them {with_interval(both)}{unit}"
         blocks = own.series(task, metric, "patch")
+        if len(blocks) == 1:
+            return text + "."
         best = (min if task == "depth" else max)(blocks, key=lambda row: row.value)
         if best.layer == last.layer:
             return text + ". No layer's patches do better."

@@ -320,6 +320,15 @@ def test_the_page_may_not_reach_out(context: Any, address: str) -> None:
     opened.page.close()
 
 
+def test_without_scripts_the_page_says_so(browser: Any, address: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(address)
+    assert page.is_visible("noscript p")
+    assert not page.is_visible(".explorer-controls")
+    context.close()
+
+
 def test_on_a_phone_in_the_dark_and_on_paper(browser: Any, address: str) -> None:
     context = browser.new_context(
         viewport={"width": 360, "height": 740},
