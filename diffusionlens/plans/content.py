@@ -125,9 +125,9 @@ def _drawn_part(
     folded: list[tuple[str, Sequence[Table]]] = []
     notes: list[str] = []
     measured = finished.of(name)
-    for own in measured:
+    stems = _stems(name, [own.manifest["data"][0]["label"] for own in measured])
+    for own, stem in zip(measured, stems, strict=True):
         label = own.manifest["data"][0]["label"]
-        stem = f"{name}_{_plain(label)}_" if len(measured) > 1 else f"{name}_"
         results = _of_section(own, section)
         drawn = draw_figures(
             results, finished.models, own.material, directory / "figures", section.figures, prefix=stem
@@ -318,6 +318,17 @@ def _counts(done: Mapping[str, Sequence[Measurement]]) -> str:
 def _stop(title: str) -> str:
     """The title as a sentence."""
     return title if title.endswith(("?", "!", ".")) else f"{title}."
+
+
+def _stems(name: str, labels: Sequence[str]) -> list[str]:
+    """How the files of a section on each of its data sets begin, all unlike."""
+    if len(labels) == 1:
+        return [f"{name}_"]
+    plain = [_plain(label) for label in labels]
+    return [
+        f"{name}_{text}_" if plain.count(text) == 1 else f"{name}_{text}{place + 1}_"
+        for place, text in enumerate(plain)
+    ]
 
 
 def _plain(label: str) -> str:

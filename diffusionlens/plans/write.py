@@ -82,12 +82,12 @@ def _page(finished: Finished, content: Content, manifest: dict[str, Any]) -> Pag
         tables=(),
         layer_tables=(),
         sections=content.parts,
-        left_out=manifest["left_out"],
+        left_out=[entry for entry in manifest["left_out"] if entry["model"] not in _earlier(manifest)],
         skipped=[entry for data in manifest["data"] for entry in data["skipped"]],
         notes=[entry for data in manifest["data"] for entry in data["notes"]],
         unmeasured=list(dict.fromkeys(line for own in finished.done for line in unmeasured(own.manifest))),
         made=[
-            *map(_facts_of_model, manifest["models"]),
+            *map(_facts_of_model, _shown_models(manifest)),
             *map(facts_of_data, manifest["data"]),
             _facts_of_run(manifest),
         ],
@@ -100,6 +100,16 @@ def _page(finished: Finished, content: Content, manifest: dict[str, Any]) -> Pag
 def _unique(found: Sequence[Finding]) -> list[Finding]:
     """Each sentence once: several sections may warn of the same."""
     return list({(one.model, one.text): one for one in found}.values())
+
+
+def _earlier(manifest: dict[str, Any]) -> set[str]:
+    """Checkpoints of a run before its last: what they are is told once a run."""
+    last = {entry["run"]: entry["model"] for entry in manifest["checkpoints"]}
+    return {entry["model"] for entry in manifest["checkpoints"]} - set(last.values())
+
+
+def _shown_models(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    return [entry for entry in manifest["models"] if entry["label"] not in _earlier(manifest)]
 
 
 def _facts_of_model(model: dict[str, Any]) -> Facts:
