@@ -112,7 +112,7 @@ def _against_baseline(finished: Finished) -> Iterator[Finding]:
                     continue
                 row = difference(own, finished.models[0], model, score, finished.seed)
                 if row is not None:
-                    title = f"{job.pair.label}, {score.title}" if many else score.title
+                    title = f"{score.title} on {job.pair.label}" if many else score.title
                     yield sentence(row, title, finished.models[0], None)
 
 
@@ -294,7 +294,11 @@ def _table_part(finished: Finished, name: str, section: TableSection, directory:
     caption = f"{_stop(section.title)} Last layers; in brackets 95 % intervals; best value of a column in bold."
     if len(finished.models) > 1:
         caption += f" Differences to {finished.models[0]}: over the pictures that both have (paired bootstrap)."
-    setting = Setting(table.setting.bold, table.setting.ruled, f"{caption} {_counts(done)}.", f"tab:{name}")
+    caption += f" {_counts(done)}."
+    if section.published is not None and table.shown["model"].str.startswith("published: ").any():
+        source = read_published(section.published)
+        caption += f" Published rows: {source.source}; other models, data and scale ({source.protocol})."
+    setting = Setting(table.setting.bold, table.setting.ruled, caption, f"tab:{name}")
     write_formats(table.plain, table.shown, directory / "tables", name, setting)
     content.captions[f"tables/{name}"] = " ".join([_stop(section.title), *table.notes])
     tables = [_on_page(f"{section.title}: last layers, {_counts(done)}", table.shown, setting)]
