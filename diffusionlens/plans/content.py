@@ -102,8 +102,8 @@ def _against_baseline(finished: Finished) -> Iterator[Finding]:
     many = len({own.manifest["data"][0]["label"] for own in finished.done}) > 1
     tables = [part for part in finished.plan.sections.values() if isinstance(part, TableSection)]
     scores = {
-        (score.analysis, score.metric, score.token): score
-        for score in [*(one for part in tables for one in scores_of(finished.plan, part)), *HEADLINES]
+        (score.analysis, score.metric, score.token.split(" | ")[0]): score
+        for score in [*HEADLINES, *(one for part in tables for one in scores_of(finished.plan, part))]
     }
     for model in finished.models[1:]:
         for score in scores.values():
@@ -223,7 +223,8 @@ def _last_layer(
     title = ANALYSES.get(analysis, analysis)
     data = str(results["data"].iloc[0])
     of = last_layer_rows(results, analysis, finished.models)
-    basis = f"{title} on {data} ({count_of(of)}), last layer"
+    counted = count_of(of) if of["low"].notna().any() else "no intervals"
+    basis = f"{title} on {data} ({counted}), last layer"
     caption = f"{_stop(section.title)} {basis}; in brackets 95 % intervals; best score in bold. {protocol}"
     file = f"{stem}{analysis}"
     setting = Setting(best_cells(plain, better_headings(analysis)), caption=caption, label=f"tab:{file}")
@@ -296,8 +297,8 @@ def _table_part(finished: Finished, name: str, section: TableSection, directory:
         caption += f" Differences to {finished.models[0]}: over the pictures that both have (paired bootstrap)."
     caption += f" {_counts(done)}."
     if section.published is not None and table.shown["model"].str.startswith("published: ").any():
-        source = read_published(section.published)
-        caption += f" Published rows: {source.source}; other models, data and scale ({source.protocol})."
+        beside = read_published(section.published)
+        caption += f" Published rows: {beside.source}; other models, data and scale ({beside.protocol})."
     setting = Setting(table.setting.bold, table.setting.ruled, caption, f"tab:{name}")
     write_formats(table.plain, table.shown, directory / "tables", name, setting)
     content.captions[f"tables/{name}"] = " ".join([_stop(section.title), *table.notes])
