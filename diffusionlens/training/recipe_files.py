@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.training.recipe import Recipe
 
 _SUFFIXES = (".yaml", ".yml")
@@ -117,7 +117,7 @@ def _read(name: str, beside: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"recipe {path} is not YAML ({' '.join(str(error).split())[:200]})") from None
+        raise InputError(f"recipe {path} is not YAML ({in_short(error)})") from None
     except OSError as error:
         raise InputError(f"recipe {path} can't be read ({error.strerror})") from None
     if not isinstance(content, dict):

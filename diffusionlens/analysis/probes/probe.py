@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from diffusionlens.analysis.device import enough_memory, resolve_device
+from diffusionlens.analysis.device import refuse_too_large, resolve_device
 from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.measure import Progress, parse_layers, refuse_doubles
 from diffusionlens.analysis.probes.classification import Classification, classify_layer
@@ -40,6 +40,7 @@ from diffusionlens.data.sample import PictureSource
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.material import ModelMaterial
+from diffusionlens.memory import enough_memory
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, tidy, to_frame
 from diffusionlens.spec import parse_spec
@@ -148,8 +149,10 @@ def task_of(settings: ProbeSettings, test: PictureSource) -> Scored:
 
 def _prepare(backbone: Backbone, settings: ProbeSettings, device: torch.device) -> ModelProbe:
     with enough_memory(f"{backbone.label} on {device}", "give a smaller --size or another --device"):
+        size = settings.size or backbone.default_size()
+        refuse_too_large(backbone, size, device, attention=False)
         backbone.to(device)
-        backbone.set_size(settings.size or backbone.default_size())
+        backbone.set_size(size)
         layers = parse_layers(settings.layers, backbone.depth)
         capture(backbone, torch.zeros(1, 3, *backbone.size, device=device), layers=layers)
         backbone.to(torch.device("cpu"))

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from diffusionlens.analysis.probes.heads import LayerHeads
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 
 _FORMAT = 1
 
@@ -66,7 +66,7 @@ def read_heads(path: Path, device: torch.device) -> SavedHeads:
             own.load(state)
             heads[int(layer), int(seed)] = own
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"--heads {path} can't be read ({' '.join(str(error).split())[:100]})") from None
+        raise InputError(f"--heads {path} can't be read ({in_short(error)})") from None
     return SavedHeads(heads, facts)
 
 
