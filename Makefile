@@ -10,7 +10,7 @@ help: ## what there is
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
 
 demo: $(READY) ## train, measure and track two small models on built-in pictures, some minutes after the set-up; ends with two pages
-	$(BIN)/diffusionlens demo --out reports/demo
+	$(BIN)/diffusionlens demo --out build/demo
 
 test: $(READY) lint docs ## lint, types, import contracts, documents and all tests; ten to twenty minutes after the set-up
 	$(BIN)/pytest -n 2

@@ -5,7 +5,7 @@ import diffusionlens._environment  # noqa: F401  isort: skip  (before anything i
 
 from importlib.metadata import PackageNotFoundError, version
 
-from diffusionlens.api import check, compare, demo, measure, probe, track, train
+from diffusionlens.api import check, compare, demo, measure, probe, report, track, train
 from diffusionlens.calibration import calibrate
 from diffusionlens.data import open_data
 from diffusionlens.errors import InputError
@@ -26,6 +26,7 @@ __all__ = [
     "measure",
     "open_data",
     "probe",
+    "report",
     "track",
     "train",
 ]

@@ -1,9 +1,12 @@
 """What figures need beside the table: sample pictures and the maps of a model on them, as plain arrays."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from diffusionlens.explorer.packed import ExploredModel
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,23 @@ class DiscoveredPicture:
 
 
 @dataclass(frozen=True)
+class ProbedPicture:
+    """A test picture with what heads on layer `layer` say of it: `image` uint8 [H,W,3]; `truth` and, by token kind, `predicted`
+    [H,W]: places in `classes` (255 is ignored), or, without classes, metres (NaN is no reading)."""
+
+    name: str
+    layer: int
+    image: NDArray[np.uint8]
+    truth: NDArray[Any]
+    predicted: dict[str, NDArray[Any]]
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModelMaterial:
     """One model's maps on `pictures`: layer -> score_maps [P,h,w] (cosine with the query, absent without PiB) and
-    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures and attribution maps."""
+    pca_maps uint8 [P,h,w,3]; layer -> norm histogram; changed pictures, attribution maps, what heads predict; what the
+    token explorer shows."""
 
     model: str
     pictures: list[SamplePicture]
@@ -76,3 +93,5 @@ class ModelMaterial:
     interventions: list[InterventionPicture] = field(default_factory=list)
     provenance_maps: list[ProvenanceMap] = field(default_factory=list)
     discovered: list[DiscoveredPicture] = field(default_factory=list)
+    probed: list[ProbedPicture] = field(default_factory=list)
+    explored: ExploredModel | None = None

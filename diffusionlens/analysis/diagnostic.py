@@ -102,6 +102,8 @@ class Diagnostic(Metric):
         self.context = context
         self.options = options
         self.left_out: list[LeftOut] = []
+        self.watches = "attention" in self.needs
+        """Whether `observe` wants the attention of every layer."""
         self.kept: dict[Any, Any] = {}
         """What is shown of single pictures; gathered from all processes."""
         self.add_state("extra_forwards", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
@@ -119,6 +121,10 @@ class Diagnostic(Metric):
 
     def observe(self, block: AttentionBlock, batch: Batch) -> None:
         """Takes in the attention of one layer for some pictures of `batch`; comes before `update` of that batch."""
+
+    def without_attention(self) -> str | None:
+        """Goes on without attention, which can't be seen in this model, and returns what is lost; None: it can't go on."""
+        return None
 
     def changed_pictures(self, batch: Batch) -> dict[str, Tensor]:
         """Pictures [b,3,H,W] made from those of `batch`, by name, whose tokens `update` needs beside the batch's own.

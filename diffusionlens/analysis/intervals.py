@@ -18,7 +18,8 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     share = successes / n
     centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * np.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
-    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+    low, high = max(0.0, float(centre - half)), min(1.0, float(centre + half))
+    return (low if share > 0 else 0.0), (high if share < 1 else 1.0)  # rounding leaves 1e-18 there
 
 
 def bootstrap_ratio(numerator: Floats, denominator: Floats, seed: int) -> tuple[Floats, Floats]:

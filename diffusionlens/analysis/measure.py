@@ -9,6 +9,7 @@ import torch
 
 from diffusionlens.analysis.device import refuse_too_large, resolve_device
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, evenly_spaced
+from diffusionlens.analysis.explorer import Explorer, refuse_too_many
 from diffusionlens.analysis.outcome import manifest_of, material_of, per_image_of, table_of
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import DIAGNOSTICS, make
@@ -133,6 +134,7 @@ def _prepare_all(
             backbone.to(torch.device("cpu"))
     if not any(run.diagnostics for run in runs):
         raise InputError(_nothing(runs, source))
+    refuse_too_many([explorer for run in runs if (explorer := run.find(Explorer)) is not None])
     return runs
 
 
@@ -158,9 +160,11 @@ def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indi
         if isinstance(made, LeftOut):
             run.left_out.append(made)
             continue
-        if "attention" in made.needs and (reason := _unobservable(backbone, blank)) is not None:
-            run.left_out.append(LeftOut(name, reason))
-            continue
+        if made.watches and (reason := _unobservable(backbone, blank)) is not None:
+            lost = made.without_attention()
+            run.left_out.append(LeftOut(lost or name, reason))
+            if lost is None:
+                continue
         run.diagnostics.append(made)
         run.left_out += made.left_out
     return run
@@ -220,7 +224,7 @@ def feed(
     diagnostics: Sequence[Diagnostic], backbone: Backbone, batch: Batch, layers: set[int], device: torch.device
 ) -> Trace:
     """Runs one batch through the model and into the diagnostics, with the changed pictures that they ask for."""
-    watching = [diagnostic for diagnostic in diagnostics if "attention" in diagnostic.needs]
+    watching = [diagnostic for diagnostic in diagnostics if diagnostic.watches]
 
     def observe(block: AttentionBlock) -> None:
         for diagnostic in watching:

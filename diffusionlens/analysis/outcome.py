@@ -11,6 +11,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from diffusionlens.analysis.diagnostic import Diagnostic
+from diffusionlens.analysis.explorer import Explorer
 from diffusionlens.analysis.norms import Norms
 from diffusionlens.analysis.pca import Pca, align, to_rgb
 from diffusionlens.analysis.pib import Pib
@@ -113,7 +114,8 @@ def manifest_of(
                 "notes": [{"file": file, "reason": note} for file, note in runs[0].notes],
             }
         ],
-        "analyses": {name: settings.options[name].model_dump() for name in settings.analyses},
+        "analyses": {name: settings.options[name].model_dump() for name in settings.analyses if name != Explorer.name},
+        **{name: settings.options[name].model_dump() for name in settings.analyses if name == Explorer.name},
         "left_out": [
             {"model": run.backbone.label, "what": left.what, "reason": left.reason}
             for run in runs
@@ -141,6 +143,8 @@ def _model_entry(run: Run) -> dict[str, Any]:
     others = [diagnostic for diagnostic in run.diagnostics if diagnostic is not pib]
     entry["not_measured"] = {one.name: dropped for one in others if (dropped := one.dropped_pictures)}
     entry["extra_forwards"] = {one.name: int(one.extra_forwards) for one in others if one.extra_forwards}
+    if (explorer := run.find(Explorer)) is not None:
+        entry["explorer"] = explorer.shown()["explored"].summary()
     return entry
 
 

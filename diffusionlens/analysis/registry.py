@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options
 from diffusionlens.analysis.diffusion.diagnostic import Diffusion
 from diffusionlens.analysis.discovery.diagnostic import Discovery
+from diffusionlens.analysis.explorer import Explorer
 from diffusionlens.analysis.norms import Norms
 from diffusionlens.analysis.pca import Pca
 from diffusionlens.analysis.pib import Pib
@@ -25,7 +26,8 @@ STANDARD = tuple(kind.name for kind in _KINDS[:5])
 """What is measured when nothing is named: the analyses that share the one forward pass. The others send changed pictures
 through the model too, and cost a multiple."""
 
-DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in _KINDS}
+DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in _KINDS} | {Explorer.name: Explorer}
+"""All that take options. The explorer is no analysis: it measures nothing, and is asked for by a number of pictures."""
 
 Kind = TypeVar("Kind", bound=type[Diagnostic])
 
@@ -45,7 +47,7 @@ def register(kind: Kind) -> Kind:
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(f"{kind.__name__}.name is {name!r}; wanted small letters, digits and underscores, as 'drift'")
-    if any(name == own.name for own in _KINDS):
+    if name == Explorer.name or any(name == own.name for own in _KINDS):
         raise InputError(f"'{name}' is an analysis of diffusionlens; give {kind.__name__} another name")
     DIAGNOSTICS[name] = kind
     return kind
@@ -53,26 +55,31 @@ def register(kind: Kind) -> Kind:
 
 def added_analyses() -> list[str]:
     """The names that `register` has added."""
-    return [name for name in DIAGNOSTICS if all(name != kind.name for kind in _KINDS)]
+    return [name for name in analyses() if all(name != kind.name for kind in _KINDS)]
+
+
+def analyses() -> list[str]:
+    """What `--analyses` can name, in the order of the output."""
+    return [name for name in DIAGNOSTICS if name != Explorer.name]
 
 
 def parse_analyses(text: str) -> list[str]:
-    """`standard`, `all`, or names separated by commas (`standard` among them, if wished), in the order of `DIAGNOSTICS`.
+    """`standard`, `all`, or names separated by commas (`standard` among them, if wished), in the order of `analyses()`.
 
     Raises:
         InputError: an unknown name.
     """
     if text.strip() == "all":
-        return list(DIAGNOSTICS)
+        return analyses()
     names = [name.strip() for name in text.split(",") if name.strip()]
     if "standard" in names:
         names += STANDARD
         names = [name for name in names if name != "standard"]
     for name in names:
-        _known(name, DIAGNOSTICS, "analysis")
+        _known(name, analyses(), "analysis")
     if not names:
-        raise InputError(f"no analysis was named; wanted standard, all, or some of {', '.join(DIAGNOSTICS)}")
-    return [name for name in DIAGNOSTICS if name in names]
+        raise InputError(f"no analysis was named; wanted standard, all, or some of {', '.join(analyses())}")
+    return [name for name in analyses() if name in names]
 
 
 def parse_options(settings: Iterable[str]) -> dict[str, Options]:

@@ -5,6 +5,7 @@ from diffusionlens.api.comparing import Compared, compare
 from diffusionlens.api.demonstration import Demonstration, demo
 from diffusionlens.api.measuring import Measured, measure
 from diffusionlens.api.probing import probe
+from diffusionlens.api.reporting import Reported, report
 from diffusionlens.api.tracking import TRACKED, Tracked, track
 from diffusionlens.api.training import train
 
@@ -13,12 +14,14 @@ __all__ = [
     "Compared",
     "Demonstration",
     "Measured",
+    "Reported",
     "Tracked",
     "check",
     "compare",
     "demo",
     "measure",
     "probe",
+    "report",
     "track",
     "train",
 ]

@@ -46,6 +46,7 @@ def measure(
     device: str = "auto",
     workers: int = 0,
     seed: int = 0,
+    explore: int = 0,
     options: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Measured | None:
@@ -60,6 +61,7 @@ def measure(
         layers: "all", "last", or numbers separated by commas; 0 is the embedding, -1 the last.
         images: at most so many pictures, evenly spaced over the data set.
         size: "224" or "224x320"; default 224, or the native size of a smaller model.
+        explore: so many pictures, evenly spaced, in the page's token explorer; each adds some hundred kilobytes a model.
         options: settings of analyses, as "pib.hit=center".
 
     Returns:
@@ -74,7 +76,7 @@ def measure(
             place = check_target(out) if out is not None and processes.rank == 0 else None
             given = [models] if isinstance(models, str | Backbone) else list(models)
             settings = settings_of(
-                analyses, layers, images, size, fit, batch_size, device, workers, seed, options=options
+                analyses, layers, images, size, fit, batch_size, device, workers, seed, options, explore
             )
             source = open_data(data) if isinstance(data, str) else data
             backbones = [load_model(model) if isinstance(model, str) else model for model in given]

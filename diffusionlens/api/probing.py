@@ -7,9 +7,9 @@ from pathlib import Path
 
 from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.kinds import parse_kinds
+from diffusionlens.analysis.probes.presets import recipe_for
 from diffusionlens.analysis.probes.probe import ProbeOutcome
 from diffusionlens.analysis.probes.probe import probe as probe_backbones
-from diffusionlens.analysis.probes.recipe import recipe_for
 from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.saved import save_heads as write_heads
 from diffusionlens.analysis.processes import Processes

@@ -27,11 +27,18 @@ def settings_of(
     workers: int,
     seed: int,
     options: Sequence[str] = (),
+    explore: int = 0,
 ) -> Settings:
+    """`explore` pictures in the token explorer is the option "explorer.pictures"; any at all puts the explorer among the
+    analyses."""
     check_numbers(images=images, batch_size=batch_size, workers=workers, seed=seed)
+    if explore < 0:
+        raise InputError(f"--explore {explore}; wanted a whole number from 0")
+    chosen = parse_options([*options, *([f"explorer.pictures={explore}"] if explore else [])])
+    exploring = getattr(chosen["explorer"], "pictures", 0) > 0
     return Settings(
-        analyses=tuple(parse_analyses(analyses)),
-        options=parse_options(options),
+        analyses=(*parse_analyses(analyses), *(["explorer"] if exploring else [])),
+        options=chosen,
         layers=layers,
         images=images,
         size=None if size is None else parse_size(size),

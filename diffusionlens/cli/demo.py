@@ -12,7 +12,9 @@ from diffusionlens.errors import printable
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="directory to make, or of a demo to go on with")] = Path("reports/demo"),
+    out: Annotated[Path, typer.Option(help="directory to make, or of a demo to go on with")] = Path(
+        "diffusionlens-demo"
+    ),
     as_json: Json = False,
 ) -> None:
     """Train, measure and track two small models on built-in pictures. A few minutes on two cores, no download."""

@@ -14,6 +14,7 @@ from diffusionlens.cli.compare import compare
 from diffusionlens.cli.demo import demo
 from diffusionlens.cli.measure import measure
 from diffusionlens.cli.probe import probe
+from diffusionlens.cli.report import report
 from diffusionlens.cli.track import track
 from diffusionlens.cli.train import train
 from diffusionlens.errors import InputError, OtherProcessError
@@ -28,7 +29,7 @@ app = typer.Typer(
     "out.",
 )
 app.add_typer(bench, name="bench")
-for command in (check, measure, probe, compare, track, train, demo):
+for command in (check, measure, probe, compare, track, report, train, demo):
     app.command()(command)
 
 # click's UsageError, which typer takes from click or has under its own roof, depending on its version.

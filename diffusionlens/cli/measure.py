@@ -41,6 +41,9 @@ def measure(
     device: Device = "auto",
     workers: Workers = 0,
     seed: Seed = 0,
+    explore: Annotated[
+        int, typer.Option(help="so many pictures in the page's token explorer, some 0.5 MB each and model (224 px)")
+    ] = 0,
     setting: Setting = None,
     as_json: Json = False,
 ) -> None:
@@ -59,6 +62,7 @@ def measure(
             device=device,
             workers=workers,
             seed=seed,
+            explore=explore,
             options=setting or [],
             progress=progress,
         )

@@ -22,7 +22,9 @@ def probe(
     ] = "all",
     layers: Layers = "all",
     seeds: Annotated[int, typer.Option(help="trainings of every head, for the interval of a gain")] = 3,
-    preset: Annotated[str, typer.Option(help="fast, the only one so far: tokens are cached")] = "fast",
+    preset: Annotated[
+        str, typer.Option(help="fast (tokens are cached); dinov2, dino (as published; for a GPU)")
+    ] = "fast",
     cache: Annotated[Path | None, typer.Option(help="directory that keeps the tokens for later runs")] = None,
     save_heads: Annotated[bool, typer.Option("--save-heads", help="keep the heads in OUT/heads")] = False,
     heads: Annotated[Path | None, typer.Option(help="such a file, to score without training")] = None,

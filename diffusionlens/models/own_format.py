@@ -49,7 +49,8 @@ def describe(model: nn.Module, **facts: Any) -> Description:
     Raises:
         InputError: the model was made elsewhere.
     """
-    return Description(**variant_of(model).model_dump(), **facts)
+    # A model out of one of our files carries all of that file's description, of which only what to build is its own.
+    return Description(**variant_of(model).model_dump(include=set(Variant.model_fields)), **facts)
 
 
 def save_own(path: Path, model: nn.Module, description: Description, dtype: torch.dtype = torch.float32) -> None:
@@ -66,12 +67,20 @@ def save_own(path: Path, model: nn.Module, description: Description, dtype: torc
         raise InputError(f"{path}: the model has options that a file can't keep ({reason}); use plain values") from None
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file(tensors, temporary, metadata=metadata)
+        write_tensors(tensors, temporary, metadata)
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} could not be written ({error})") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Writes a safetensors file with the rights that new files have here; `save_file` alone lets nobody else read it."""
+    path.touch()
+    rights = path.stat().st_mode
+    save_file(tensors, path, metadata=metadata)
+    path.chmod(rights)
 
 
 def save_model(path: Path | str, model: Backbone | nn.Module, dtype: torch.dtype = torch.float32) -> None:

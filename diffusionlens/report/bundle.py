@@ -31,7 +31,7 @@ def write_bundle(measurement: Measurement, out: Path | str, more: Callable[[Path
             (directory / name).mkdir()
         figures = draw_figures(measurement.results, models, measurement.material, directory / "figures")
         write_tables(measurement.results, models, directory / "tables")
-        page = render_page(measurement.results, measurement.manifest, figures)
+        page = render_page(measurement.results, measurement.manifest, figures, measurement.material)
         write_measured(measurement, page, directory)
         more(directory)
     return Path(out).expanduser().resolve() / "index.html"

@@ -16,6 +16,7 @@ from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.directory import whole_directory
 from diffusionlens.report.figures import PageFigure, draw_figure
 from diffusionlens.report.numbers import short, with_interval
+from diffusionlens.report.page import cell
 from diffusionlens.report.tables import write_formats
 from diffusionlens.report.template import Facts, Page, Table, render
 from diffusionlens.results import write_table
@@ -45,7 +46,7 @@ def write_comparison(comparison: Comparison, out: Path | str, command: str = "")
     with whole_directory(out) as directory:
         (directory / "figures").mkdir()
         (directory / "tables").mkdir()
-        figures = _draw(comparison, directory / "figures")
+        figures = draw_differences(comparison, directory / "figures")
         write_formats(comparison_table(comparison, intervals=False), table, directory / "tables", "comparison")
         write_table(comparison.differences, directory / "tables" / "differences.csv")
         page = render(_page(comparison, manifest, figures, table))
@@ -98,7 +99,8 @@ def _signed(row: Any) -> str:
     return ("+" if row.difference > 0 else "") + text
 
 
-def _draw(comparison: Comparison, directory: Path) -> list[PageFigure]:
+def draw_differences(comparison: Comparison, directory: Path, prefix: str = "") -> list[PageFigure]:
+    """The differences by layer, saved under `prefix` and the figure's name, and for a page; nothing where there are none."""
     rows = comparison.differences.rename(columns={"difference": "value"}).assign(
         data=str(comparison.results["data"].iloc[0])
     )
@@ -117,6 +119,7 @@ def _draw(comparison: Comparison, directory: Path) -> list[PageFigure]:
         lambda: differences_by_layer(rows, comparison.names),
         describe,
         directory,
+        prefix,
     )
     return [] if drawn is None else [drawn]
 
@@ -124,7 +127,7 @@ def _draw(comparison: Comparison, directory: Path) -> list[PageFigure]:
 def _page(comparison: Comparison, manifest: dict[str, Any], figures: Sequence[PageFigure], table: pd.DataFrame) -> Page:
     found = comparison_findings(comparison)
     baseline, others = comparison.names[0], comparison.names[1:]
-    rows = [[_cell(str(value)) for value in line] for line in table.values.tolist()]
+    rows = [[cell(str(value)) for value in line] for line in table.values.tolist()]
     data = manifest["data"][0]
     return Page(
         title=f"{' · '.join(others)} against {baseline}, on {data['label']}",
@@ -142,12 +145,6 @@ def _page(comparison: Comparison, manifest: dict[str, Any], figures: Sequence[Pa
         tables_note=_TABLE_NOTE,
         findings_note=_FINDINGS_NOTE,
     )
-
-
-def _cell(text: str) -> tuple[str, str]:
-    value, bracket, rest = text.partition(" (")
-    interval, _, mark = rest.partition(")")
-    return (value + mark, interval) if bracket else (text, "")
 
 
 def _facts(entry: dict[str, Any]) -> Facts:

@@ -58,12 +58,13 @@ def comparison_findings(comparison: Comparison) -> list[Finding]:
     baseline = comparison.baseline.name
     for shown in shown_differences(comparison.differences):
         if shown.row.metric not in _CALM:
-            text = _sentence(shown, baseline)
+            text = difference_sentence(shown, baseline)
             found.append(Finding(text, str(shown.row.model), rows=(shown.row,), figure="differences_by_layer"))
     return found
 
 
-def _sentence(shown: Shown, baseline: str) -> str:
+def difference_sentence(shown: Shown, baseline: str) -> str:
+    """A difference in words; none is claimed whose interval holds zero, or that fewer than six pictures make."""
     row = shown.row
     name = shown.heading if shown.heading.startswith("mIoU") else shown.heading[0].upper() + shown.heading[1:]
     where = f"{name}, layer {int(row.layer)}: " if pd.notna(row.layer) else f"{name}: "

@@ -26,6 +26,8 @@ _SHOWN = {
     "interventions": ("interventions", "changed picture"),
     "provenance_maps": ("provenance_maps", "attribution map"),
     "discovered": ("discovered", "picture"),
+    "segmentation_pictures": ("probed", "picture"),
+    "depth_pictures": ("probed", "picture"),
 }
 """Stem -> the field of `ModelMaterial` that it shows, and what one of them is."""
 
@@ -64,10 +66,12 @@ def added_panels(results: pd.DataFrame) -> list[Panel]:
 
 
 def count_of(rows: pd.DataFrame) -> str:
-    """How many pictures the rows with an interval are means of, as "29 pictures" or "29 to 31 pictures"."""
+    """How many pictures the rows with an interval are means of, as "29 pictures" or "29 to 31 pictures"; of gains, how many
+    trainings."""
     means = rows[rows["low"].notna()]
     counts = {int(n) for n in (means if len(means) else rows)["n"].dropna()}
-    return f"{_range(counts)} {'picture' if counts == {1} else 'pictures'}"
+    what = "training" if len(rows) and (rows["metric"] == "gain").all() else "picture"
+    return f"{_range(counts)} {what}{'s' * (counts != {1})}"
 
 
 def gist_of(stem: str, results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial]) -> str:

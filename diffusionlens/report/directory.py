@@ -121,8 +121,9 @@ def _check_contents(place: Path) -> None:
 
 
 @contextmanager
-def whole_directory(out: Path | str) -> Iterator[Path]:
-    """A temporary directory beside `out` that takes its name when the block ends well, and vanishes when it does not.
+def whole_directory(out: Path | str, room: Path | None = None) -> Iterator[Path]:
+    """A temporary directory beside `out`, or in `room` beside it, that takes its name when the block ends well, and vanishes when
+    it does not.
 
     Raises:
         InputError: see `check_target`; the disk is full; or another hand was in `out` meanwhile: then the new result, which
@@ -130,7 +131,7 @@ def whole_directory(out: Path | str) -> Iterator[Path]:
     """
     place = check_target(out)
     try:
-        with _beside(place) as temporary:
+        with _beside(place, room) as temporary:
             temporary.chmod(0o755)
             yield temporary
             undeclared = {path.name for path in temporary.iterdir()} - set(CONTENTS)
@@ -146,15 +147,16 @@ def whole_directory(out: Path | str) -> Iterator[Path]:
 
 
 @contextmanager
-def _beside(place: Path) -> Iterator[Path]:
-    """A new directory beside `place`, gone afterwards; parents made for it go too when `place` has not come to be."""
+def _beside(place: Path, room: Path | None = None) -> Iterator[Path]:
+    """A new directory beside `place` or in `room`, gone afterwards; parents made for it go too when `place` has not
+    come to be."""
     missing = [parent for parent in place.parents if not parent.exists()]
     temporary: Path | None = None
     try:
         for left in reversed(range(_TRIES)):
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
-                temporary = Path(tempfile.mkdtemp(prefix=".diffusionlens-", dir=place.parent))
+                temporary = Path(tempfile.mkdtemp(prefix=".diffusionlens-", dir=room or place.parent))
                 break
             except FileNotFoundError:  # another run that only tried has taken its empty parents back
                 if not left:

@@ -21,6 +21,7 @@ from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANEL
 from diffusionlens.figures.norm_histograms import norm_ridges
 from diffusionlens.figures.picture_maps import pca_pictures, pib_overlay
 from diffusionlens.figures.probe_curves import gain_bars, probe_by_layer
+from diffusionlens.figures.probe_pictures import depth_pictures, segmentation_pictures
 from diffusionlens.figures.sparsity_heatmap import support_by_head
 from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
@@ -62,6 +63,22 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "layer: positive is better. Bars are 95 % intervals over trainings with other seeds, not over pictures. A gain of CLS "
         "means something only where the controls show none.",
         lambda results, models, _: gain_bars(results, models),
+    ),
+    (
+        "segmentation_pictures",
+        "What the heads make of pictures",
+        "Evenly spaced test pictures, not chosen by how they look, with their labels and what heads on the last layer say from "
+        "the patches alone and with CLS beside them (first seed). One palette for all; ignored pixels are hatched in the labels, "
+        "and predicted like any other, though nothing counts there.",
+        lambda _, __, material: segmentation_pictures(material),
+    ),
+    (
+        "depth_pictures",
+        "What the heads make of distances",
+        "Evenly spaced test pictures, not chosen by how they look, with the measured depth and what heads on the last layer say "
+        "from the patches alone and with CLS beside them (first seed). All maps share one colour scale, which ends at the "
+        "95th percentile of the measured depths shown; hatched: no reading.",
+        lambda _, __, material: depth_pictures(material),
     ),
     (
         "pib_by_layer",
@@ -160,12 +177,23 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
 )
 
 
+FIGURE_STEMS = tuple(stem for stem, *_ in _FIGURES)
+"""The names of the figures, in the order of a page."""
+
+
 def draw_figures(
-    results: pd.DataFrame, models: Sequence[str], material: Sequence[ModelMaterial], directory: Path
+    results: pd.DataFrame,
+    models: Sequence[str],
+    material: Sequence[ModelMaterial],
+    directory: Path,
+    stems: Sequence[str] = FIGURE_STEMS,
+    prefix: str = "",
 ) -> list[PageFigure]:
-    """Draws every figure that the numbers allow, saves it as PNG and PDF, and returns it for the page."""
+    """Draws every figure of `stems` that the numbers allow, saves it as PNG and PDF under `prefix` and its name, and returns it
+    for the page."""
     drawn = []
-    for stem, title, caption, draw in _FIGURES:
+    known = {stem: (stem, title, caption, draw) for stem, title, caption, draw in _FIGURES}
+    for stem, title, caption, draw in (known[stem] for stem in stems):
         figure = draw_figure(
             stem,
             title,
@@ -173,6 +201,7 @@ def draw_figures(
             lambda draw=draw: draw(results, models, material),  # type: ignore[misc]
             lambda stem=stem: (basis_of(stem, results, material), gist_of(stem, results, models, material)),  # type: ignore[misc]
             directory,
+            prefix,
         )
         if figure is not None:
             drawn.append(figure)
@@ -186,8 +215,9 @@ def draw_figure(
     draw: Callable[[], Figure | None],
     describe: Callable[[], tuple[str, str]],
     directory: Path,
+    prefix: str = "",
 ) -> PageFigure | None:
-    """Draws a figure in light and dark, saves the light one as STEM.png and STEM.pdf; None where `draw` gives none.
+    """Draws a figure in light and dark, saves the light one as PREFIX+STEM.png and .pdf; None where `draw` gives none.
 
     Args:
         draw: makes the figure anew in the look that is set.
@@ -198,8 +228,8 @@ def draw_figure(
         if figure is None:
             return None
         freeze_layout(figure)
-        save_figure(figure, directory, stem)
-        light = (directory / f"{stem}.png").read_bytes()
+        save_figure(figure, directory, prefix + stem)
+        light = (directory / f"{prefix}{stem}.png").read_bytes()
         width, height = (round(side * 96) for side in figure.get_size_inches())
     with look(dark=True):
         night = draw()
@@ -209,10 +239,18 @@ def draw_figure(
         night.savefig(dark, dpi=DPI, format="png", metadata={"Software": None})
     basis, gist = describe()
     day, night_time = (_uri(png, small=stem in _PHOTOGRAPHIC) for png in (light, dark.getvalue()))
-    return PageFigure(stem, title, caption, basis, gist, day, night_time, width, height)
+    return PageFigure(prefix + stem, title, caption, basis, gist, day, night_time, width, height)
 
 
-_PHOTOGRAPHIC = ("pib_overlay", "pca_maps", "interventions", "provenance_maps", "discovered")
+_PHOTOGRAPHIC = (
+    "segmentation_pictures",
+    "depth_pictures",
+    "pib_overlay",
+    "pca_maps",
+    "interventions",
+    "provenance_maps",
+    "discovered",
+)
 
 
 def _uri(png: bytes, *, small: bool) -> str:

@@ -14,7 +14,7 @@ from diffusionlens.report.diffusion_findings import (
     spread_sentence,
 )
 from diffusionlens.report.numbers import overlap, percent_with_interval, short, with_interval
-from diffusionlens.report.probe_findings import gain_sentence, probe_sentence
+from diffusionlens.report.probe_findings import gain_sentence, probe_sentence, protocol_sentence
 
 
 @dataclass(frozen=True)
@@ -206,6 +206,7 @@ def _sparsity(own: _Numbers) -> str | None:
 
 _SENTENCES: tuple[tuple[Callable[[_Numbers], str | None], str], ...] = (
     (probe_sentence, "probe_by_layer"),
+    (protocol_sentence, ""),
     (gain_sentence, "gain_bars"),
     (_pib, "pib_by_layer"),
     (leakage_sentence, "leakage_by_layer"),

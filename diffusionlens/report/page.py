@@ -5,13 +5,15 @@ from typing import Any
 
 import pandas as pd
 
+from diffusionlens.explorer.section import explorer_section
+from diffusionlens.material import ModelMaterial
 from diffusionlens.report.descriptions import count_of
 from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.findings import findings
 from diffusionlens.report.tables import by_layer_table, key_metrics, last_layer_rows, last_layer_table
 from diffusionlens.report.template import Facts, Page, Table, render
 
-_ANALYSES = {
+ANALYSES = {
     "pib": "Point-in-Box",
     "norms": "Token norms",
     "sparsity": "Attention sparsity",
@@ -26,8 +28,13 @@ _ANALYSES = {
 }
 
 
-def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequence[PageFigure]) -> str:
-    """The page of a measurement."""
+def render_page(
+    results: pd.DataFrame,
+    manifest: dict[str, Any],
+    figures: Sequence[PageFigure],
+    material: Sequence[ModelMaterial] = (),
+) -> str:
+    """The page of a measurement; with `material` that the token explorer can show, also that."""
     models = [entry["label"] for entry in manifest["models"]]
     data = manifest["data"][0]
     found = findings(results, models, [m["label"] for m in manifest["models"] if m["untrained"]])
@@ -41,20 +48,21 @@ def render_page(results: pd.DataFrame, manifest: dict[str, Any], figures: Sequen
             groups=groups,
             figures=figures,
             tables=_last_layers(results, models),
-            layer_tables=_by_layer(results, models),
+            layer_tables=by_layer(results, models),
             left_out=manifest["left_out"],
             skipped=data["skipped"],
             notes=data["notes"],
-            unmeasured=_unmeasured(manifest),
+            unmeasured=unmeasured(manifest),
             made=_made(manifest),
             versions=manifest["versions"],
+            explorer=explorer_section([entry.explored for entry in material if entry.explored is not None]),
         )
     )
 
 
 def _lead(manifest: dict[str, Any]) -> str:
     data, models = manifest["data"][0], manifest["models"]
-    names = ", ".join(_ANALYSES.get(name, name) for name in manifest["analyses"])
+    names = ", ".join(ANALYSES.get(name, name) for name in manifest["analyses"])
     sizes = {" × ".join(map(str, model["size"])) for model in models}
     return (
         f"{len(models)} model{'s' * (len(models) > 1)} measured on {data['measured']} pictures of {data['label']} "
@@ -69,29 +77,30 @@ def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[Table]:
         table = last_layer_table(results, analysis, models, intervals=True)
         if not table.empty:
             cells = table.fillna("–").astype(str).values.tolist()
-            shown = [[(row[0], ""), *(_cell(text) for text in row[1:])] for row in cells]
+            shown = [[(row[0], ""), *(cell(text) for text in row[1:])] for row in cells]
             of = last_layer_rows(results, analysis, models)
             basis = f" ({count_of(of)})" if of["low"].notna().any() else ", share of variance" * (analysis == "pca")
-            tables.append(Table(_ANALYSES.get(analysis, analysis) + basis, list(table.columns), shown))
+            tables.append(Table(ANALYSES.get(analysis, analysis) + basis, list(table.columns), shown))
     return tables
 
 
-def _cell(text: str) -> tuple[str, str]:
-    """`86.2 (69.4 to 94.5)` as value and interval."""
-    value, _, interval = text.partition(" (")
-    return value, interval.removesuffix(")")
+def cell(text: str) -> tuple[str, str]:
+    """`86.2 (69.4 to 94.5)` as value and interval; a mark behind goes with the value."""
+    value, bracket, rest = text.partition(" (")
+    interval, _, mark = rest.partition(")")
+    return (value + mark, interval) if bracket else (text, "")
 
 
-def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, list[Table]]]:
+def by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, list[Table]]]:
     """(analysis, one table per model) for every analysis."""
     groups = []
     for analysis in key_metrics(results):
-        name, tables = _ANALYSES.get(analysis, analysis), []
+        name, tables = ANALYSES.get(analysis, analysis), []
         for model in models:
             table = by_layer_table(results, analysis, model)
             if not table.empty:
                 rows = zip(table.index, table.values.tolist(), strict=True)
-                shown = [[(metric, ""), *map(_cell, values)] for metric, values in rows]
+                shown = [[(metric, ""), *map(cell, values)] for metric, values in rows]
                 head = ["metric", *(f"layer {layer}" for layer in table.columns)]
                 tables.append(Table(f"{name} by layer: {model}", head, shown))
         if tables:
@@ -99,7 +108,8 @@ def _by_layer(results: pd.DataFrame, models: Sequence[str]) -> list[tuple[str, l
     return groups
 
 
-def _unmeasured(manifest: dict[str, Any]) -> list[str]:
+def unmeasured(manifest: dict[str, Any]) -> list[str]:
+    """Pictures that an analysis could not use, by reason."""
     lines = []
     for model in manifest["models"]:
         for reason, count in model.get("pib_not_measured", {}).items():
@@ -110,28 +120,39 @@ def _unmeasured(manifest: dict[str, Any]) -> list[str]:
 
 
 def _made(manifest: dict[str, Any]) -> list[Facts]:
-    facts = []
-    for model in manifest["models"]:
-        tokens = f"{model['grid'][0]} x {model['grid'][1]} patches"
-        tokens += ", CLS" * model["cls"] + f", {model['registers']} registers" * bool(model["registers"])
-        items = [
-            ("given as", model["spec"]),
-            ("family", model["family"] + (f", {model['branch']}" if model["branch"] else "")),
-            ("architecture", f"{model['architecture']}; {model['parameters'] / 1e6:.2f} M parameters"),
-            ("attention", model["attention"]),
-            ("tokens", tokens),
-            ("positions", f"resized by the rule '{model['positions']}'"),
-            ("SHA-256", model["sha256"] or "not from a file"),
-            *((f"extra forward passes, {name}", str(n)) for name, n in model.get("extra_forwards", {}).items()),
-        ]
-        if model["epoch"] is not None:
-            items.append(("epoch", str(model["epoch"])))
-        if model["dropped"]:
-            items.append(("not loaded", f"{len(model['dropped'])} entries: " + _some(model["dropped"])))
-        items += [("note", note) for note in model["notes"]]
-        facts.append(Facts(model["label"], items))
-    facts += [facts_of_data(manifest["data"][0]), facts_of_run(manifest)]
-    return facts
+    models = [facts_of_model(model) for model in manifest["models"]]
+    return [*models, facts_of_data(manifest["data"][0]), facts_of_run(manifest)]
+
+
+def facts_of_model(model: dict[str, Any]) -> Facts:
+    """Where a model came from and what it is."""
+    tokens = f"{model['grid'][0]} x {model['grid'][1]} patches"
+    tokens += ", CLS" * model["cls"] + f", {model['registers']} registers" * bool(model["registers"])
+    items = [
+        ("given as", model["spec"]),
+        ("family", model["family"] + (f", {model['branch']}" if model["branch"] else "")),
+        ("architecture", f"{model['architecture']}; {model['parameters'] / 1e6:.2f} M parameters"),
+        ("attention", model["attention"]),
+        ("tokens", tokens),
+        ("positions", f"resized by the rule '{model['positions']}'"),
+        ("SHA-256", model["sha256"] or "not from a file"),
+        *((f"extra forward passes, {name}", str(n)) for name, n in model.get("extra_forwards", {}).items()),
+    ]
+    if stored := model.get("explorer"):
+        items.append(("token explorer", _stored(stored)))
+    if model["epoch"] is not None:
+        items.append(("epoch", str(model["epoch"])))
+    if model["dropped"]:
+        items.append(("not loaded", f"{len(model['dropped'])} entries: " + _some(model["dropped"])))
+    items += [("note", note) for note in model["notes"]]
+    return Facts(model["label"], items)
+
+
+def _stored(explorer: dict[str, Any]) -> str:
+    return (
+        f"{explorer['pictures']} pictures in {explorer['bytes'] / 1e6:.2f} MB, {explorer['seconds']} s to pack, no extra forward "
+        f"pass; largest error {explorer['cosine_error']:.4f} of a cosine and {explorer['attention_error']:.4f} of a weight"
+    )
 
 
 def facts_of_data(data: dict[str, Any]) -> Facts:
@@ -147,6 +168,7 @@ def facts_of_data(data: dict[str, Any]) -> Facts:
 def facts_of_run(manifest: dict[str, Any]) -> Facts:
     """Options, device, time and versions."""
     items = [(name, _options(options)) for name, options in manifest["analyses"].items()]
+    items += [("token explorer", _options(manifest["explorer"]))] if "explorer" in manifest else []
     items += [("settings", _options(manifest["settings"])), ("device", manifest["device"])]
     items += [("processes", str(manifest["processes"])), ("time", f"{manifest['wall_seconds']} s")]
     items += [("command", manifest.get("command", ""))] if manifest.get("command") else []

@@ -23,12 +23,25 @@ def probe_sentence(own: Numbers) -> str | None:
         if both is not None:
             text += f", with CLS beside them {with_interval(both)}{unit}"
         blocks = own.series(task, metric, "patch")
+        if len(blocks) == 1:
+            return text + "."
         best = (min if task == "depth" else max)(blocks, key=lambda row: row.value)
         if best.layer == last.layer:
             return text + ". No layer's patches do better."
         told = "" if overlap(best, last) else ", and the intervals don't meet"
         return f"{text}. The best patches are those of layer {best.layer}: {with_interval(best)}{unit}{told}."
     return None
+
+
+def protocol_sentence(own: Numbers) -> str | None:
+    """The scores of the published linear classifiers."""
+    told = []
+    for blocks in (1, 4):
+        for pool, name in (("cls", "CLS"), ("cls+mean", "CLS with the mean patch")):
+            row = own.last("classification", "linear_top1", f"{pool} blocks={blocks}")
+            if row is not None:
+                told.append(f"{with_interval(row)} % from {name} of the last {'block' if blocks == 1 else '4 blocks'}")
+    return f"Linear heads reach {'; '.join(told)}." if told else None
 
 
 def gain_sentence(own: Numbers) -> str | None:

@@ -1,13 +1,14 @@
 """The compact tables of a result directory: models by metrics at the last layer, as CSV, Markdown and LaTeX."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pandas as pd
 
-from diffusionlens.report.numbers import with_interval
+from diffusionlens.report.numbers import typeset, with_interval
 
 _TOKENS = ("patch", "cls", "cls+patch", "shuffled_cls+patch", "mean+patch")
 
@@ -73,6 +74,11 @@ KEY_METRICS |= {
     "depth": [("rmse", token, f"RMSE (m), {token}") for token in _TOKENS],
     "classification": [
         *(("linear_top1", token, f"linear (%), {token}") for token in _TOKENS),
+        *(
+            ("linear_top1", f"{pool} blocks={blocks}", f"linear (%), {pool} of {blocks} block{'s' * (blocks > 1)}")
+            for blocks in (1, 4)
+            for pool in ("cls", "cls+mean")
+        ),
         ("logreg_top1", "cls", "logistic (%), cls"),
         *(("knn_top1", f"{token} k=20", f"k-NN 20 (%), {token}") for token in ("patch", "cls")),
     ],
@@ -144,19 +150,71 @@ def write_tables(results: pd.DataFrame, models: Sequence[str], directory: Path) 
             write_formats(plain, shown, directory, analysis)
 
 
-def write_formats(plain: pd.DataFrame, shown: pd.DataFrame, directory: Path, stem: str) -> None:
+HIGHER_IS_BETTER: Final = {
+    **dict.fromkeys(("pib", "pib_lift", "pib_top10"), True),
+    **dict.fromkeys(("miou", "pixel_accuracy", "delta1", "linear_top1", "logreg_top1", "knn_top1"), True),
+    **dict.fromkeys(("corloc_lost", "corloc_tokencut", "jaccard_attention"), True),
+    **dict.fromkeys(("rmse", "rmse_pooled", "abs_rel"), False),
+}
+"""Metric -> whether more of it is better, for metrics that are scores; of the others no value is the best."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a table is set: (row, column) cells in bold, rows below a rule, and a caption and label for LaTeX."""
+
+    bold: frozenset[tuple[int, int]] = frozenset()
+    ruled: frozenset[int] = frozenset()
+    caption: str = ""
+    label: str = ""
+
+
+def best_cells(plain: pd.DataFrame, better: Mapping[str, bool], rows: int | None = None) -> frozenset[tuple[int, int]]:
+    """The best value of every column of `better` (heading -> higher is better), among the first `rows`; all that tie, and none
+    where all do or only one is there."""
+    found = set()
+    for place, heading in enumerate(plain.columns):
+        if heading not in better:
+            continue
+        values = pd.to_numeric(plain[heading].iloc[:rows], errors="coerce")
+        if values.nunique() > 1:
+            best = values.max() if better[heading] else values.min()
+            found |= {(row, place) for row, value in enumerate(values) if value == best}
+    return frozenset(found)
+
+
+def better_headings(analysis: str) -> dict[str, bool]:
+    """Heading -> whether higher is better, for the scores among the key metrics of an analysis."""
+    known = [(heading, HIGHER_IS_BETTER.get(metric)) for metric, _, heading in KEY_METRICS.get(analysis, [])]
+    return {heading: better for heading, better in known if better is not None}
+
+
+def write_formats(
+    plain: pd.DataFrame, shown: pd.DataFrame, directory: Path, stem: str, setting: Setting | None = None
+) -> None:
     """Writes STEM.csv with the numbers of `plain`, STEM.md and STEM.tex with the cells of `shown`."""
+    setting = setting or Setting()
     plain.to_csv(directory / f"{stem}.csv", index=False, float_format="%.6g", lineterminator="\n", errors=_ESCAPE)
-    (directory / f"{stem}.md").write_text(_markdown(shown), encoding="utf-8", errors=_ESCAPE)
-    (directory / f"{stem}.tex").write_text(_latex(shown), encoding="utf-8", errors=_ESCAPE)
+    (directory / f"{stem}.md").write_text(_markdown(shown, setting), encoding="utf-8", errors=_ESCAPE)
+    (directory / f"{stem}.tex").write_text(_latex(shown, setting), encoding="utf-8", errors=_ESCAPE)
 
 
 _MARKDOWN = re.compile(r"[|<>*`\[\]\\]")
 
 
-def _markdown(table: pd.DataFrame) -> str:
-    lines = [list(table.columns), ["---"] * len(table.columns), *table.astype(str).values.tolist()]
-    return "".join("| " + " | ".join(_MARKDOWN.sub(r"\\\g<0>", cell) for cell in line) + " |\n" for line in lines)
+def _markdown_text(cell: object) -> str:
+    return _MARKDOWN.sub(r"\\\g<0>", str(cell))
+
+
+def _markdown(table: pd.DataFrame, setting: Setting) -> str:
+    body = [list(map(_markdown_text, line)) for line in table.values.tolist()]
+    body = [
+        [f"**{cell}**" if (row, place) in setting.bold else cell for place, cell in enumerate(line)]
+        for row, line in enumerate(body)
+    ]
+    lines = [list(map(_markdown_text, table.columns)), ["---"] * len(table.columns), *body]
+    caption = f"\n{_markdown_text(setting.caption)}\n" if setting.caption else ""
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines) + caption
 
 
 _LATEX = {
@@ -167,14 +225,32 @@ _LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "–": "--",
+    "−": "$-$",
+    "×": r"$\times$",
+    "·": r"\textperiodcentered{}",
+    "…": r"\ldots{}",
+    "\u00a0": "~",
+    "\n": " ",
 } | {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
-def _latex(table: pd.DataFrame) -> str:
-    def line(cells: Sequence[object]) -> str:
-        escaped = ("".join(_LATEX.get(sign, sign) for sign in str(cell)) for cell in cells)
-        return " & ".join(escaped) + r" \\"
+def latex_text(text: str) -> str:
+    """`text` with everything escaped that LaTeX would take for a command."""
+    return "".join(_LATEX.get(sign, sign) for sign in text)
 
-    body = [line(cells) for cells in table.values.tolist()]
+
+def _latex(table: pd.DataFrame, setting: Setting) -> str:
+    def line(cells: Sequence[object], row: int | None = None) -> str:
+        written = [latex_text(typeset(str(cell))) for cell in cells]
+        bold = [f"\\textbf{{{cell}}}" if (row, place) in setting.bold else cell for place, cell in enumerate(written)]
+        return " & ".join(bold) + r" \\"
+
+    body = []
+    for row, cells in enumerate(table.values.tolist()):
+        body += [r"\midrule"] * (row in setting.ruled) + [line(cells, row)]
     head = [f"\\begin{{tabular}}{{l{'r' * (table.shape[1] - 1)}}}", r"\toprule", line(list(table.columns)), r"\midrule"]
-    return "\n".join([*head, *body, r"\bottomrule", r"\end{tabular}", ""])
+    tabular = [*head, *body, r"\bottomrule", r"\end{tabular}"]
+    if not setting.caption:
+        return "\n".join([*tabular, ""])
+    caption = [rf"\caption{{{latex_text(typeset(setting.caption))}}}", rf"\label{{{setting.label}}}"]
+    return "\n".join([r"\begin{table}", r"\centering", *caption, *tabular, r"\end{table}", ""])

@@ -1,5 +1,7 @@
 """The one page that every command writes: what stands on it, and how it becomes HTML. One file, no network."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -8,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from diffusionlens.explorer.section import Section
 from diffusionlens.report.figures import PageFigure
 from diffusionlens.report.findings import Finding
 from diffusionlens.report.numbers import typeset
@@ -15,11 +18,13 @@ from diffusionlens.report.numbers import typeset
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` hold (value, its interval or "") cells."""
+    """`rows` hold (value, its interval or "") cells; `bold` the (row, column) of the best, `ruled` rows below a rule."""
 
     caption: str
     head: list[str]
     rows: list[list[tuple[str, str]]]
+    bold: frozenset[tuple[int, int]] = frozenset()
+    ruled: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,23 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class PageSection:
+    """A part of a report: `text` above its figures, sentences made from its numbers, tables with notes below them."""
+
+    name: str
+    title: str
+    text: str
+    findings: Sequence[Finding] = ()
+    figures: Sequence[PageFigure] = ()
+    tables: Sequence[Table] = ()
+    layer_tables: Sequence[tuple[str, Sequence[Table]]] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Page:
     """A page from top to bottom. `groups`: sentences under a heading each. `layer_tables`: (summary, tables), folded away.
+    A page with `sections` shows those in place of one list of figures and one of tables.
 
     `left_out` entries have model, what and reason; `skipped` and `notes` have file and reason; `unmeasured` are lines.
     """
@@ -50,6 +70,8 @@ class Page:
     notes: Sequence[dict[str, Any]] = ()
     unmeasured: Sequence[str] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    explorer: Section | None = None
+    sections: Sequence[PageSection] = ()
     tables_note: str = (
         "The last layer measured, heads averaged; below a number its 95 % interval. Every number, layer and head is in "
         "results.csv."
@@ -61,7 +83,8 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The whole page. Names from files are escaped: nothing in them becomes markup."""
+    """The whole page. Names from files are escaped: nothing in them becomes markup. A content security policy keeps every
+    request inside the page, and lets no script run but the explorer's own."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["typeset"] = typeset  # returns plain text, which is escaped after it
     room = files("diffusionlens.report")
@@ -69,7 +92,16 @@ def render(page: Page) -> str:
     return template.render(
         page=page,
         style=Markup(room.joinpath("page.css").read_text(encoding="utf-8")),
+        policy=_policy(page.explorer),
         groups=[(name, findings) for name, findings in page.groups if findings],
-        drawn={figure.stem for figure in page.figures},
+        drawn={figure.stem for figure in [*page.figures, *(f for part in page.sections for f in part.figures)]},
         maker=f"diffusionlens {page.versions.get('diffusionlens', '')}".strip(),
     )
+
+
+def _policy(explorer: Section | None) -> str:
+    allowed = "'none'"
+    if explorer is not None:
+        allowed = f"'sha256-{base64.b64encode(hashlib.sha256(explorer.script.encode()).digest()).decode()}'"
+    own = f"img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"

@@ -15,7 +15,7 @@ from diffusionlens.report.directory import whole_directory
 from diffusionlens.report.figures import PageFigure, draw_figure
 from diffusionlens.report.findings import Finding
 from diffusionlens.report.numbers import overlap, short, with_interval
-from diffusionlens.report.page import facts_of_data, facts_of_run
+from diffusionlens.report.page import cell, facts_of_data, facts_of_run
 from diffusionlens.report.tables import write_formats
 from diffusionlens.report.template import Facts, Page, Table, render
 
@@ -45,14 +45,24 @@ def write_track(track: Track, out: Path | str) -> Path:
             plain, shown = (track_table(results[results["run"] == run], intervals=value) for value in (False, True))
             write_formats(plain, shown, directory / "tables", f"track_{place + 1}" if len(runs) > 1 else "track")
             cells = shown.astype(str).values.tolist()
-            rows = [[(row[0], ""), *(_cell(text) for text in row[1:])] for row in cells]
+            rows = [[(row[0], ""), *(cell(text) for text in row[1:])] for row in cells]
             tables.append(Table(f"{run} by epoch", list(shown.columns), rows))
         page = _page(results, runs, track.measurement.manifest, figures, tables)
         write_measured(track.measurement, render(page), directory)
     return Path(out).expanduser().resolve() / "index.html"
 
 
-def draw_track(results: pd.DataFrame, runs: Sequence[str], directory: Path) -> list[PageFigure]:
+TRACK_STEMS = ("track_by_epoch", "track_by_layer")
+"""The names of the figures."""
+
+
+def draw_track(
+    results: pd.DataFrame,
+    runs: Sequence[str],
+    directory: Path,
+    stems: Sequence[str] = TRACK_STEMS,
+    prefix: str = "",
+) -> list[PageFigure]:
     """The curves over training as PNG and PDF in `directory`, and for a page.
 
     Args:
@@ -64,25 +74,22 @@ def draw_track(results: pd.DataFrame, runs: Sequence[str], directory: Path) -> l
         rows = pd.concat([panel.rows(results) for panel in panels])
         return f"{count_of(rows)} of {data}.", " ".join(finding.text for finding in track_findings(results, runs))
 
-    drawn = [
-        draw_figure(
-            "track_by_epoch",
+    figures = {
+        "track_by_epoch": (
             "What training does to the last layer",
             "The last measured layer at every checkpoint; bands are 95 % intervals over pictures. Epoch 0 is the untrained "
             "network. Dense degradation is a Point-in-Box or locality that first rises and then falls while training goes on.",
             lambda: metric_by_epoch(results, runs),
             lambda: describe(TRACK_PANELS),
-            directory,
         ),
-        draw_figure(
-            "track_by_layer",
+        "track_by_layer": (
             "Where in the network it happens",
             "By layer, one line a checkpoint, from pale (early) to strong (late); dotted is the first checkpoint.",
             lambda: layers_by_epoch(results, runs),
             lambda: describe(LAYER_PANELS),
-            directory,
         ),
-    ]
+    }
+    drawn = [draw_figure(stem, *figures[stem], directory, prefix) for stem in stems]
     return [figure for figure in drawn if figure is not None]
 
 
@@ -196,8 +203,3 @@ def _facts_of_runs(runs: Sequence[str], manifest: dict[str, Any]) -> list[Facts]
 
 def _runs(track: Track) -> list[str]:
     return list(dict.fromkeys(moment.run for moment in track.moments))
-
-
-def _cell(text: str) -> tuple[str, str]:
-    value, _, interval = text.partition(" (")
-    return value, interval.removesuffix(")")

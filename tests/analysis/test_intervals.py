@@ -15,6 +15,12 @@ def test_wilson_against_newcombe(successes: int, n: int, low: float, high: float
     assert wilson(successes, n) == pytest.approx((low, high), abs=6e-5)
 
 
+@pytest.mark.parametrize("n", [1, 48, 160, 1000])
+def test_wilson_of_none_and_of_all_ends_at_the_end(n: int) -> None:
+    assert wilson(0, n)[0] == 0
+    assert wilson(n, n)[1] == 1
+
+
 def test_bootstrap_of_a_mean_has_the_width_of_the_standard_error() -> None:
     values = np.random.default_rng(0).normal(5, 2, (400, 1))
     low, high = bootstrap_ratio(values, np.ones_like(values), seed=1)

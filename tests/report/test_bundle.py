@@ -15,7 +15,7 @@ from diffusionlens.errors import InputError
 from diffusionlens.report import bundle
 from diffusionlens.report.bundle import write_bundle
 from diffusionlens.report.numbers import typeset, with_interval
-from diffusionlens.report.page import _cell
+from diffusionlens.report.page import cell
 from diffusionlens.report.tables import last_layer_table
 
 EVIL = "<img src=x onerror=alert(1)>&'\""
@@ -102,7 +102,7 @@ def test_tables_by_layer_show_intervals(measurement: Measurement, tmp_path: Path
     page = write_bundle(measurement, tmp_path / "out").read_text()
     rows = measurement.results
     row = next(rows[(rows["metric"] == "cls_patch_cos") & (rows["layer"] == 6)].itertuples())
-    value, interval = _cell(with_interval(row))
+    value, interval = cell(with_interval(row))
     assert f"<td>{typeset(value)} <small>{typeset(interval)}</small></td>" in page.partition("by layer: a")[2]
 
 

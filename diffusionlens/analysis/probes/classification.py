@@ -16,7 +16,7 @@ from torch.nn import functional
 from diffusionlens.analysis.intervals import Floats
 from diffusionlens.analysis.probes.kinds import SIDE, partners
 from diffusionlens.analysis.probes.knn import knn_predict
-from diffusionlens.analysis.probes.optimizer import SideBySide, schedule_factor
+from diffusionlens.analysis.probes.optimizer import SideBySide
 from diffusionlens.analysis.probes.recipe import ClassificationRecipe
 from diffusionlens.analysis.probes.scores import LayerScores
 from diffusionlens.analysis.probes.store import TokenStore
@@ -240,9 +240,7 @@ def _train_linear(
             losses.append(
                 functional.cross_entropy(logits.reshape(-1, classes), wanted.reshape(-1), reduction="sum") / size
             )
-        optimizer.step(
-            torch.stack(losses).sum(), schedule_factor(step, recipe.iterations, recipe.warmup, recipe.schedule)
-        )
+        optimizer.step(torch.stack(losses).sum(), recipe.factor(step))
     return {name: value.detach() for name, value in parameters.items()}
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from diffusionlens.analysis.intervals import Floats
 from diffusionlens.analysis.probes.upsampled import upsample
+from diffusionlens.analysis.probes.views import Padding, Views
 from diffusionlens.errors import InputError
 
 UPSAMPLING = 4
@@ -106,6 +107,27 @@ class Depth:
         height, width = outputs.shape[1:3]
         fine = upsample(outputs.permute(0, 3, 1, 2), (UPSAMPLING * height, UPSAMPLING * width)).permute(0, 2, 3, 1)
         return upsample(expected_depth(fine, *self.bounds)[:, None], (size[0], size[1]))[:, 0]
+
+    def map_loss(self, outputs: Tensor, targets: Tensor, padding: Padding, step: int) -> Tensor:
+        """SigLoss of one head's outputs [B,h,w,bins] over every valid pixel of depth maps [B,H,W]."""
+        counted = self.valid(targets)
+        if not counted.any():
+            return outputs.sum() * 0
+        predicted = padding.cut(self.predict(outputs, padding.padded))
+        return sigloss(predicted[counted], targets[counted], warming_up=step < self.warmup)
+
+    def merged(self, outputs: Tensor, views: Views, size: tuple[int, int]) -> Tensor:
+        """Metres [H,W] at every pixel of a picture of `size`, from one head's outputs [V,h,w,bins] on views of it."""
+        metres = views.mean(self.predict(outputs, views.padding.padded)[:, None])
+        return upsample(metres[None], size)[0, 0]
+
+    def tally_map(self, predicted: Tensor, target: Tensor) -> Tensor:
+        """One picture's sums [F] from metres and a depth map [H,W]."""
+        return self.sums(predicted.cpu(), target)
+
+    def predict_map(self, outputs: Tensor, size: tuple[int, int]) -> Tensor:
+        """Metres [H,W], within the range, from one head's outputs [h,w,bins] on a whole picture."""
+        return self.predict(outputs[None], size)[0].clamp(*self.bounds)
 
     def tally(self, outputs: Tensor, target: Tensor) -> Tensor:
         """One picture's sums [K,R,F] from outputs [h,w,K,R,bins] and a depth map [H,W]."""

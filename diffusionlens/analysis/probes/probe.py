@@ -12,32 +12,24 @@ import pandas as pd
 import torch
 
 from diffusionlens.analysis.device import refuse_too_large, resolve_device
-from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.measure import Progress, parse_layers, refuse_doubles
-from diffusionlens.analysis.probes.classification import Classification, classify_layer
+from diffusionlens.analysis.probes.cached import probe_cached
+from diffusionlens.analysis.probes.classification import Classification
 from diffusionlens.analysis.probes.depth import Depth
-from diffusionlens.analysis.probes.heads import LayerHeads
-from diffusionlens.analysis.probes.kinds import usable_kinds
-from diffusionlens.analysis.probes.outcome import absent_classes, in_order, manifest_of, per_image_of
-from diffusionlens.analysis.probes.recipe import ClassificationRecipe, DenseRecipe, DepthRecipe
+from diffusionlens.analysis.probes.geometry import geometry_of
+from diffusionlens.analysis.probes.kinds import KINDS
+from diffusionlens.analysis.probes.linear_protocol import probe_protocol
+from diffusionlens.analysis.probes.outcome import in_order, manifest_of, per_image_of
+from diffusionlens.analysis.probes.recipe import DenseRecipe, DepthRecipe, ProtocolRecipe, StreamedRecipe
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
-from diffusionlens.analysis.probes.saved import SavedHeads, check_heads, read_heads
-from diffusionlens.analysis.probes.scores import LayerScores, gain_rows, score_rows
+from diffusionlens.analysis.probes.scores import gain_rows, score_rows
 from diffusionlens.analysis.probes.segmentation import Segmentation
-from diffusionlens.analysis.probes.store import StoreRequest, TokenStore, model_digest, open_store
-from diffusionlens.analysis.probes.training import (
-    DenseTask,
-    Scored,
-    best_rates,
-    evaluate_dense,
-    split_held_out,
-    train_dense,
-)
+from diffusionlens.analysis.probes.streamed import probe_streamed
+from diffusionlens.analysis.probes.training import Scored
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.capture import capture
 from diffusionlens.data.sample import PictureSource
-from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.material import ModelMaterial
 from diffusionlens.memory import enough_memory
@@ -83,7 +75,8 @@ def probe(
             raise InputError("--heads goes with one model, and with segmentation or depth")
         device = resolve_device(settings.device, processes)
         task = task_of(settings, test)
-        runs = [_prepare(backbone, settings, device) for backbone in backbones]
+        _check_streamed(settings)
+        runs = [_prepare(backbone, test, train, settings, device) for backbone in backbones]
     with ExitStack() as stack:
         cache = settings.cache
         if cache is None:
@@ -108,7 +101,7 @@ def probe(
         values = [part for run in runs for part in run.per_image]
         per_image = pd.concat(values, ignore_index=True) if values else pd.DataFrame(columns=PER_IMAGE_COLUMNS)
         manifest = manifest_of(runs, test, train, settings, info, device, processes, time.monotonic() - started)
-        material = [ModelMaterial(run.backbone.label, []) for run in runs]
+        material = [ModelMaterial(run.backbone.label, [], probed=run.shown) for run in runs]
         return ProbeOutcome(Measurement(tidy(results[COLUMNS]), per_image, material, manifest), runs)
 
 
@@ -147,14 +140,41 @@ def task_of(settings: ProbeSettings, test: PictureSource) -> Scored:
     return Classification("linear_top1")
 
 
-def _prepare(backbone: Backbone, settings: ProbeSettings, device: torch.device) -> ModelProbe:
+def _check_streamed(settings: ProbeSettings) -> None:
+    """Refuses what has no meaning where tokens are not kept."""
+    if isinstance(settings.recipe, ProtocolRecipe) and (settings.layers != "all" or settings.kinds != KINDS):
+        raise InputError(
+            f"--layers and --tokens go with --preset fast; for {settings.preset} give --set blocks=... pools=..."
+        )
+    if settings.preset == "fast":
+        return
+    if settings.cache is not None:
+        raise InputError(f"--cache goes with --preset fast: {settings.preset} keeps no tokens")
+    if settings.size is not None and isinstance(settings.recipe, StreamedRecipe):
+        wanted = "window=... --set crop=..." if settings.task == "segmentation" else "view=... --set crop=..."
+        raise InputError(f"--size goes with --preset fast; for {settings.preset} give --set {wanted}")
+
+
+def _prepare(
+    backbone: Backbone,
+    test: PictureSource,
+    train: PictureSource | None,
+    settings: ProbeSettings,
+    device: torch.device,
+) -> ModelProbe:
+    """One picture through the model, at every size that it will have."""
+    recipe = settings.recipe
     with enough_memory(f"{backbone.label} on {device}", "give a smaller --size or another --device"):
-        size = settings.size or backbone.default_size()
-        refuse_too_large(backbone, size, device, attention=False)
         backbone.to(device)
-        backbone.set_size(size)
+        sizes = [settings.size or backbone.default_size()]
+        if isinstance(recipe, StreamedRecipe):
+            geometry = geometry_of(recipe, backbone, train, test)
+            sizes = [geometry.padding.padded, geometry.scored]
         layers = parse_layers(settings.layers, backbone.depth)
-        capture(backbone, torch.zeros(1, 3, *backbone.size, device=device), layers=layers)
+        for size in dict.fromkeys(sizes):
+            refuse_too_large(backbone, size, device, attention=False)
+            backbone.set_size(size)
+            capture(backbone, torch.zeros(1, 3, *backbone.size, device=device), layers=layers)
         backbone.to(torch.device("cpu"))
     return ModelProbe(backbone, layers)
 
@@ -171,119 +191,50 @@ def _probe_model(
     processes: Processes,
 ) -> dict[str, Any]:
     """Fills `run`; gives what the manifest says of the data."""
-    target = {"segmentation": "mask", "depth": "depth", "classification": "label"}[settings.task]
-    stores = []
-    size = settings.batch_size or (64 if device.type == "cuda" else 8)
-    started = time.monotonic()
-    with enough_memory(f"{size} pictures at a time on {device}", "give a smaller --batch-size or --size"):
-        for source in (test,) if settings.heads is not None or train is None else (test, train):
-            fit: Fit = "crop" if settings.task == "classification" else "squash"
-            request = StoreRequest(
-                source, range(len(source)), run.layers, fit, settings.task == "classification", target, size,
-                settings.workers, device,
-            )  # fmt: skip
-            stores.append(open_store(run.backbone, request, cache, progress, processes))
-    forward_seconds = time.monotonic() - started
-    kinds, left_out = usable_kinds(
-        settings.kinds, has_cls=run.backbone.has_cls, pictures=min(len(store) for store in stores)
-    )
-    run.left_out += [LeftOut(kind, reason) for kind, reason in left_out.items()]
-    if not kinds:
-        raise InputError(f"{run.backbone.label}: none of the token kinds can be had ({'; '.join(left_out.values())})")
-    saved: SavedHeads | None = None
-    digest = model_digest(run.backbone)
-    if settings.heads is not None:
-        with processes.together():
-            saved = read_heads(settings.heads, device)
-            classes = list(test.mask_classes)
-            check_heads(saved, task.name, task.outputs, classes, digest, run.backbone.label, settings.heads)  # type: ignore[attr-defined]
-            kinds = tuple(saved.facts["kinds"])
-            run.layers = tuple(layer for layer in run.layers if any(own == layer for own, _ in saved.heads))
-            if not run.layers:
-                raise InputError(f"--heads {settings.heads} has no head of the layers {settings.layers}")
-    mine = run.layers[processes.rank :: processes.count]
-    what, found, rates = f"{run.backbone.label}: heads by layer", [], {}
-    with processes.together(), enough_memory("the heads", "give fewer --layers, --tokens or rates"):
-        progress(what, 0, len(mine))
-        for done, layer in enumerate(mine, start=1):
-            if isinstance(settings.recipe, ClassificationRecipe):
-                scored, chosen, reasons = classify_layer(
-                    stores[1], stores[0], layer, kinds, settings.recipe, settings.seeds, settings.seed,
-                    len(test.classes), device, processes.stop_with_others,
-                )  # fmt: skip
-                run.left_out += [LeftOut(name, reason) for name, reason in reasons.items() if layer == run.layers[0]]
-            else:
-                scored, chosen, heads = _dense_layer(stores, task, layer, kinds, settings, saved, device, processes)  # type: ignore[arg-type]
-                run.heads |= heads
-            for own_task, one in scored:
-                found += [(layer, score_rows(own_task, one, settings.seed))]
-                run.per_image.append(per_image_of(own_task, one, stores[0].names, run.backbone.label, test.label))
-                if own_task.primary == task.primary and not one.suffix:
-                    found += [(layer, gain_rows(own_task, one, settings.seed))]
-            rates[layer] = chosen
-            progress(what, done, len(mine))
-    parts = processes.gather((found, rates, run.per_image, run.heads))
-    if processes.rank == 0:
-        merged = [entry for part in parts for entry in part[0]]
-        run.rows = in_order([row for _, rows in merged for row in rows])
-        rates = {layer: chosen for part in parts for layer, chosen in part[1].items()}
-        run.per_image = [frame for part in parts for frame in part[2]]
-        run.heads = {unit: own for part in parts for unit, own in part[3].items()}
-    run.facts = {
-        "backbone_forwards": sum(store.forwards for store in stores),
-        "forward_seconds": round(forward_seconds, 2),
-        "head_seconds": round(time.monotonic() - started - forward_seconds, 2),
-        "token_bytes": sum(store.bytes for store in stores),
-        "learning_rates": {str(layer): rates[layer] for layer in sorted(rates)},
-    }
-    if run.heads:
-        example = next(iter(run.heads.values()))
-        run.head_facts = {
-            "task": task.name,
-            "kinds": list(example.kinds),
-            "outputs": example.outputs,
-            "width": example.width,
-            "batch_norm": example.batch_norm,
-            "classes": list(test.mask_classes),
-            "model": run.backbone.label,
-            "digest": digest,
-            "trained_on": None if train is None else train.spec,
-            "learning_rates": run.facts["learning_rates"],
-        }
-    absent = absent_classes(stores[0], test) if settings.task == "segmentation" else []
-    info = {"train": stores[-1].meta, "test": stores[0].meta, "absent": absent}
-    for store in stores:
-        store.close()
-    return info
-
-
-def _dense_layer(
-    stores: Sequence[TokenStore],
-    task: DenseTask,
-    layer: int,
-    kinds: tuple[str, ...],
-    settings: ProbeSettings,
-    saved: SavedHeads | None,
-    device: torch.device,
-    processes: Processes,
-) -> tuple[list[tuple[Scored, LayerScores]], dict[str, float], dict[tuple[int, int], LayerHeads]]:
-    """Scores, rates and heads of a layer; saved heads are taken where there are some."""
-    recipe, stop, test = settings.recipe, processes.stop_with_others, stores[0]
-    assert isinstance(recipe, DenseRecipe)
-    if saved is not None:
-        taken = {unit: own for unit, own in saved.heads.items() if unit[0] == layer}
-        rates = dict(saved.facts["learning_rates"].get(str(layer), {}))
+    if isinstance(settings.recipe, StreamedRecipe):
+        found = probe_streamed(run, task, test, train, settings, device, progress, processes)  # type: ignore[arg-type]
+    elif isinstance(settings.recipe, ProtocolRecipe):
+        assert train is not None
+        found = probe_protocol(run, test, train, settings, device, progress, processes)
     else:
-        train = stores[1]
-        learn, held_out = split_held_out(len(train), recipe, settings.seed)
-        heads = [
-            train_dense(task, train, learn, layer, kinds, recipe, settings.seed + number, device, stop)
-            for number in range(settings.seeds)
-        ]
-        chosen = [0] * len(kinds)
-        if held_out:
-            chosen = best_rates(task, evaluate_dense(task, heads, train, held_out, layer, settings.seed, stop))
-        taken = {(layer, number): own.select(chosen) for number, own in enumerate(heads)}
-        rates = {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True)}
-    sums = evaluate_dense(task, list(taken.values()), test, range(len(test)), layer, settings.seed, stop)[:, :, :, 0]
-    return [(task, LayerScores(layer, kinds, sums.double().numpy()))], rates, taken
+        found = probe_cached(run, task, test, train, settings, cache, device, progress, processes)
+    rows, per_image = [], []
+    with processes.together():
+        for layer, own_task, one in found.scored:
+            rows.append((layer, score_rows(own_task, one, settings.seed)))
+            per_image.append(per_image_of(own_task, one, found.names, run.backbone.label, test.label))
+            if own_task.primary == task.primary and not one.suffix:
+                rows.append((layer, gain_rows(own_task, one, settings.seed)))
+    parts = processes.gather((rows, found.rates, per_image, found.heads, found.shown, found.facts["backbone_forwards"]))
+    run.rows = in_order([row for part in parts for _, own in part[0] for row in own])
+    rates: dict[int, dict[str, float]] = {}
+    for part in parts:
+        for layer, chosen in part[1].items():
+            rates.setdefault(layer, {}).update(chosen)
+    run.per_image = [frame for part in parts for frame in part[2]]
+    run.heads = {unit: own for part in parts for unit, own in part[3].items()}
+    run.shown = [picture for part in parts for picture in part[4]]
+    run.facts = found.facts | {"learning_rates": {str(layer): rates[layer] for layer in sorted(rates)}}
+    if settings.preset != "fast":  # every process has made its own
+        run.facts["backbone_forwards"] = sum(part[5] for part in parts)
+    if run.heads:
+        run.head_facts = _head_facts(run, task, test, train, found.digest)
+    return found.info
+
+
+def _head_facts(
+    run: ModelProbe, task: Scored, test: PictureSource, train: PictureSource | None, digest: str
+) -> dict[str, Any]:
+    example = next(iter(run.heads.values()))
+    return {
+        "task": task.name,
+        "kinds": list(example.kinds),
+        "outputs": example.outputs,
+        "width": example.width,
+        "batch_norm": example.batch_norm,
+        "classes": list(test.mask_classes),
+        "model": run.backbone.label,
+        "digest": digest,
+        "trained_on": None if train is None else train.spec,
+        "learning_rates": run.facts["learning_rates"],
+    }

@@ -1,24 +1,30 @@
-"""How heads are trained and scored: presets of every task, and settings over them."""
+"""What can be said of how heads are trained and scored; `presets.py` says it."""
 
 import math
-from collections.abc import Iterable
-from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
-from diffusionlens.analysis.probes.optimizer import Optimizer, Schedule
-from diffusionlens.errors import InputError
+from diffusionlens.analysis.probes.optimizer import Optimizer, Schedule, schedule_factor
 
 Task = Literal["segmentation", "depth", "classification"]
 TASKS: tuple[Task, ...] = ("segmentation", "depth", "classification")
-PRESETS = ("fast",)
+
+
+def _as_size(value: Any) -> Any:
+    """512 is 512 x 512; "416x544" is rows x columns."""
+    if isinstance(value, str):
+        return tuple(int(side) for side in value.split("x"))
+    return (value, value) if isinstance(value, int) else value
+
+
+Size = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_as_size)]
 
 
 class Recipe(BaseModel):
     """What all tasks share. `rates` are trained side by side, and the best is chosen by `held_out` of the training pictures,
-    which no head then learns from; of a single rate nothing is held out."""
+    which no head then learns from; of a single rate nothing is held out. `warmup_start`: the share of its rate that a head
+    begins with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,9 +33,14 @@ class Recipe(BaseModel):
     rates: tuple[float, ...] = Field(min_length=1, max_length=32)
     weight_decay: float = Field(ge=0)
     warmup: int = Field(ge=0)
+    warmup_start: float = Field(gt=0, le=1, default=1e-6)
     schedule: Schedule
     optimizer: Optimizer
     held_out: float = Field(gt=0, lt=1)
+
+    def factor(self, step: int) -> float:
+        """The factor of every rate at `step`, counted from 0."""
+        return schedule_factor(step, self.iterations, self.warmup, self.schedule, self.warmup_start)
 
     @model_validator(mode="after")
     def _rates_are_rates(self) -> "Recipe":
@@ -63,6 +74,49 @@ class DepthRecipe(DenseRecipe):
     clip: float | None
 
 
+class StreamedRecipe(DenseRecipe):
+    """What heads ask for that learn from a stream of random crops. `flip`: the share of pictures that are mirrored;
+    `whole_map`: the loss is that of every labelled pixel, as published, and not that of `points` random ones."""
+
+    crop: Size | Literal["auto"]
+    flip: float = Field(ge=0, le=1)
+    whole_map: bool
+
+
+class StreamedSegmentationRecipe(SegmentationRecipe, StreamedRecipe):
+    """DINOv2's linear segmentation. `ratio`: range of the shorter side before the crop, over that of the crop;
+    `most_of_one_class`: crops with a larger share of one class are drawn again, ten times at most; `photometric`: colours are
+    changed at random; `window`, `stride`: of the sliding window that scores."""
+
+    crop: Size
+    ratio: tuple[float, float]
+    most_of_one_class: float = Field(gt=0, le=1)
+    photometric: bool
+    window: Size
+    stride: Size
+
+    @model_validator(mode="after")
+    def _windows_meet(self) -> "StreamedSegmentationRecipe":
+        if any(step > side for step, side in zip(self.stride, self.window, strict=True)):
+            raise ValueError("a stride beyond the window would leave pixels out")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError("a ratio is two numbers above 0, the smaller one first")
+        return self
+
+
+class StreamedDepthRecipe(DepthRecipe, StreamedRecipe):
+    """DINOv2's lin. 1 with its augmentation. `border`: what is cut away first (nyu: NYUv2's white border, in training only;
+    kb: the lower 352x1216 pixels of KITTI's pictures, and of what is scored); auto goes by the data set. `rotate`: degrees at
+    most, of half of the pictures; `brightness`: range of the factor, auto is 0.75 to 1.25, for kitti 0.9 to 1.1; `view`: size
+    at which a whole picture is scored, auto is 480x640, for kitti 352x1216; `mirrored`: the mirrored picture counts too."""
+
+    border: Literal["auto", "nyu", "kb", "none"]
+    rotate: float = Field(ge=0, le=180)
+    brightness: tuple[float, float] | Literal["auto"]
+    view: Size | Literal["auto"]
+    mirrored: bool
+
+
 class ClassificationRecipe(Recipe):
     """k-NN at all of `k`, a linear head, and scikit-learn's logistic regression for at most `logreg_pictures` pictures;
     `methods` says which."""
@@ -80,75 +134,24 @@ class ClassificationRecipe(Recipe):
         return self
 
 
-_FAST: dict[Task, Recipe] = {
-    "segmentation": SegmentationRecipe(
-        iterations=300, batch_size=16, rates=(1e-3, 3e-3, 1e-2), weight_decay=1e-4, warmup=30, schedule="poly", optimizer="adamw",
-        held_out=0.1, points=256,
-    ),
-    "depth": DepthRecipe(
-        iterations=300, batch_size=8, rates=(3e-4, 1e-3, 3e-3), weight_decay=0.01, warmup=30, schedule="cosine",
-        optimizer="adamw", held_out=0.1, points=96, bins=256, min_depth=1e-3, max_depth="auto",
-        crop_name="auto", sigloss_warmup=30, clip=35.0,
-    ),
-    "classification": ClassificationRecipe(
-        iterations=400, batch_size=256, rates=(0.003, 0.01, 0.03, 0.1), weight_decay=0.0, warmup=0, schedule="cosine",
-        optimizer="sgd", held_out=0.1, methods=("knn", "linear", "logreg"), k=(10, 20, 100, 200), temperature=0.07,
-        logreg_pictures=2000,
-    ),
-}  # fmt: skip
+class ProtocolRecipe(Recipe):
+    """A published linear classifier. Heads read the CLS of the last `blocks` side by side, `pools` with or without the mean
+    patch of the last. `epochs` of the training pictures, where given, stand for `iterations`; `augment`: random crops, a forward
+    each step; without, every picture goes through the model once."""
 
+    blocks: tuple[PositiveInt, ...] = Field(min_length=1)
+    pools: tuple[Literal["cls", "cls+mean"], ...] = Field(min_length=1)
+    epochs: PositiveInt | None
+    augment: bool
 
-def recipe_for(task: str, preset: str, settings: Iterable[str]) -> Recipe:
-    """The preset with settings like "iterations=200" over it.
+    def steps(self, pictures: int) -> int:
+        """How many there are with so many pictures to learn from."""
+        if self.epochs is None:
+            return self.iterations
+        return max(1, round(self.epochs * pictures / min(self.batch_size, pictures)))
 
-    Raises:
-        InputError: an unknown task, preset or key, or a value that does not fit.
-    """
-    _known(task, TASKS, "task of probe")
-    _known(preset, PRESETS, "--preset")
-    base = _FAST[task]  # type: ignore[index]
-    values: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        key = key.strip()
-        if not equals:
-            raise InputError(f"--set '{setting}' is not understood; wanted KEY=VALUE, as iterations=500")
-        _known(key, type(base).model_fields, f"setting of {task}")
-        if key in values:
-            raise InputError(f"--set {key} is given twice; give it once")
-        try:
-            values[key] = _shaped(yaml.safe_load(text), key)
-        except (yaml.YAMLError, ValueError, RecursionError):
-            raise InputError(f"--set '{setting}': '{text}' is not a plain value") from None
-    try:
-        return type(base)(**base.model_dump() | values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else ", ".join(values)
-        raise InputError(f"--set {key}={values.get(key, '')}: {first['msg'].lower()}") from None
-
-
-_LISTS = ("rates", "k", "methods")
-
-
-def _shaped(value: Any, key: str) -> Any:
-    """YAML's 1e-3 is a text, and a single value stands for a list of one."""
-    if isinstance(value, list):
-        return [_shaped(entry, "") for entry in value]
-    if isinstance(value, str) and key not in ("crop_name", "schedule", "optimizer"):
-        try:
-            value = float(value)
-        except ValueError:
-            if "," in value:
-                return [_shaped(yaml.safe_load(part), "") for part in value.split(",")]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(value)
-    return [value] if key in _LISTS and not isinstance(value, list) else value
-
-
-def _known(name: str, known: Iterable[str], what: str) -> None:
-    names = list(known)
-    if name not in names:
-        near = get_close_matches(name, names, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"'{name}' is no {what} (known: {', '.join(names)}){hint}")
+    @model_validator(mode="after")
+    def _inputs_differ(self) -> "ProtocolRecipe":
+        if len(set(self.blocks)) < len(self.blocks) or len(set(self.pools)) < len(self.pools):
+            raise ValueError("something is given twice")
+        return self

@@ -9,6 +9,9 @@ import pandas as pd
 from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.recipe import Recipe
+from diffusionlens.analysis.probes.scores import LayerScores
+from diffusionlens.analysis.probes.training import Scored
+from diffusionlens.material import ProbedPicture
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.results import Row
 
@@ -48,3 +51,19 @@ class ModelProbe:
     heads: dict[tuple[int, int], LayerHeads] = field(default_factory=dict)
     """(layer, seed) -> the trained heads at their chosen rates; in the first process those of all."""
     head_facts: dict[str, Any] = field(default_factory=dict)
+    shown: list[ProbedPicture] = field(default_factory=list)
+
+
+@dataclass
+class Found:
+    """What one process has found of a model: its own layers' scores of the test pictures `names`, chosen rates and heads; what
+    went through the model; `info` is what the manifest says of the data."""
+
+    names: list[str]
+    info: dict[str, Any]
+    facts: dict[str, Any]
+    digest: str
+    scored: list[tuple[int, Scored, LayerScores]] = field(default_factory=list)
+    rates: dict[int, dict[str, float]] = field(default_factory=dict)
+    heads: dict[tuple[int, int], LayerHeads] = field(default_factory=dict)
+    shown: list[ProbedPicture] = field(default_factory=list)

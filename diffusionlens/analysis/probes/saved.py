@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from diffusionlens.analysis.probes.heads import LayerHeads
+from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
+from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError, in_short
+from diffusionlens.models.own_format import write_tensors
 
 _FORMAT = 1
 
@@ -24,6 +26,11 @@ class SavedHeads:
     heads: dict[tuple[int, int], LayerHeads]
     facts: dict[str, Any]
 
+    def of_layer(self, layer: int) -> tuple[dict[tuple[int, int], LayerHeads], dict[str, float]]:
+        """A layer's heads, one a seed, and the learning rate of every kind."""
+        taken = {unit: own for unit, own in self.heads.items() if unit[0] == layer}
+        return taken, dict(self.facts["learning_rates"].get(str(layer), {}))
+
 
 def save_heads(heads: Mapping[tuple[int, int], LayerHeads], facts: Mapping[str, Any], path: Path) -> None:
     """Writes heads as safetensors; their facts are in its metadata."""
@@ -34,7 +41,7 @@ def save_heads(heads: Mapping[tuple[int, int], LayerHeads], facts: Mapping[str, 
         if value.numel()
     }
     about = dict(facts) | {"format": _FORMAT, "units": sorted([layer, seed] for layer, seed in heads)}
-    save_file(tensors, path, metadata={"diffusionlens_probe": json.dumps(about)})
+    write_tensors(tensors, path, {"diffusionlens_probe": json.dumps(about)})
 
 
 def read_heads(path: Path, device: torch.device) -> SavedHeads:
@@ -88,3 +95,25 @@ def check_heads(
         )
     if facts["outputs"] != outputs or (not depth and facts["classes"] != classes):
         raise InputError(f"--heads {path} knows {len(facts['classes'])} classes that are not those of this data")
+
+
+def take_heads(
+    path: Path,
+    run: ModelProbe,
+    task: Any,
+    test: PictureSource,
+    settings: ProbeSettings,
+    digest: str,
+    device: torch.device,
+) -> tuple[SavedHeads, tuple[str, ...]]:
+    """The heads of a file for `run`, whose layers become those that the file has, and their token kinds.
+
+    Raises:
+        InputError: they are of something else, or of none of the layers.
+    """
+    saved = read_heads(path, device)
+    check_heads(saved, task.name, task.outputs, list(test.mask_classes), digest, run.backbone.label, path)
+    run.layers = tuple(layer for layer in run.layers if any(own == layer for own, _ in saved.heads))
+    if not run.layers:
+        raise InputError(f"--heads {path} has no head of the layers {settings.layers}")
+    return saved, tuple(saved.facts["kinds"])

@@ -9,7 +9,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from diffusionlens.analysis.intervals import Floats
-from diffusionlens.analysis.probes.upsampled import INTERSECTION, PREDICTED, TRUE, tally_upsampled
+from diffusionlens.analysis.probes.upsampled import (
+    INTERSECTION,
+    PREDICTED,
+    TRUE,
+    count_classes,
+    tally_upsampled,
+    upsample,
+)
+from diffusionlens.analysis.probes.views import Padding, Views, upsampled_mean
 from diffusionlens.data.sample import IGNORE
 
 
@@ -47,6 +55,25 @@ class Segmentation:
         wanted = labels[counted][:, None, None].expand(-1, kinds, rates)
         each = functional.cross_entropy(chosen.reshape(-1, classes), wanted.reshape(-1), reduction="none")
         return each.view(-1, kinds * rates).sum(0).view(kinds, rates) / max(len(chosen), 1)
+
+    def map_loss(self, outputs: Tensor, targets: Tensor, padding: Padding, step: int) -> Tensor:
+        """The same of one head's outputs [B,h,w,C] over every pixel of label maps [B,H,W]."""
+        logits = padding.cut(upsample(outputs.permute(0, 3, 1, 2), padding.padded))
+        if not (targets != IGNORE).any():
+            return outputs.sum() * 0
+        return functional.cross_entropy(logits, targets.long(), ignore_index=IGNORE)
+
+    def merged(self, outputs: Tensor, views: Views, size: tuple[int, int]) -> Tensor:
+        """The class [H,W] of every pixel of a picture of `size`, from one head's outputs [V,h,w,C] on views of it."""
+        return upsample(upsampled_mean(outputs, views)[None], size)[0].argmax(0)
+
+    def tally_map(self, predicted: Tensor, target: Tensor) -> Tensor:
+        """One picture's sums [F] from the class of every pixel and a label map [H,W]."""
+        return self.sums(count_classes(predicted, target, self.outputs)[None])[0]
+
+    def predict_map(self, outputs: Tensor, size: tuple[int, int]) -> Tensor:
+        """The class of every pixel [H,W] from one head's outputs [h,w,C] on a whole picture."""
+        return upsample(outputs.permute(2, 0, 1)[None], size)[0].argmax(0)
 
     def tally(self, outputs: Tensor, target: Tensor) -> Tensor:
         """One picture's sums [K,R,F]: outputs [h,w,K,R,C] against a label map [H,W]."""

@@ -18,13 +18,13 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.capture import capture
 from diffusionlens.data.batches import load_batches
+from diffusionlens.data.digest import content_of
 from diffusionlens.data.sample import Picture, PictureSource, Sample
 from diffusionlens.data.transform import Fit, FitTransform
 from diffusionlens.errors import InputError
 from diffusionlens.models.backbone import Backbone
 
 _FORMAT = 1
-_LOOKED_AT = 16  # pictures whose content is part of the key; all names are
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,7 @@ class StoreRequest:
         digest = hashlib.sha256(model_digest(backbone).encode())
         facts = (_FORMAT, self.fit, self.pooled, self.target, self.source.spec)
         digest.update(repr(facts).encode("utf-8", "surrogateescape"))
-        for index in self.indices:
-            digest.update(f"{index} {self.source.name(index)}\n".encode("utf-8", "surrogateescape"))
-        for index in self.indices[:: max(1, len(self.indices) // _LOOKED_AT)]:
-            digest.update(_content(self.source, index))
+        digest.update(content_of(self.source, self.indices))
         return digest.hexdigest()[:24]
 
 
@@ -129,16 +126,6 @@ def model_digest(backbone: Backbone) -> str:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
     return digest.hexdigest()
-
-
-def _content(source: PictureSource, index: int) -> bytes:
-    try:
-        picture = source.open(index)
-    except Exception as error:  # whatever it is, filling the store will say it
-        return repr(error).encode("utf-8", "surrogateescape")
-    parts = [picture.image.tobytes(), repr(picture.label).encode()]
-    parts += [value.numpy().tobytes() for value in (picture.mask, picture.depth) if value is not None]
-    return hashlib.sha256(b"".join(parts)).digest()
 
 
 def open_store(

@@ -11,10 +11,11 @@ from torch import Tensor
 from diffusionlens.analysis.intervals import Floats
 from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.kinds import LayerTokens, partners, with_partner
-from diffusionlens.analysis.probes.optimizer import SideBySide, schedule_factor
+from diffusionlens.analysis.probes.optimizer import SideBySide
 from diffusionlens.analysis.probes.points import mix_at
 from diffusionlens.analysis.probes.recipe import DenseRecipe, Recipe
 from diffusionlens.analysis.probes.store import TokenStore
+from diffusionlens.analysis.probes.views import Padding, Views
 from diffusionlens.errors import InputError
 
 Bools = NDArray[np.bool_]
@@ -33,8 +34,9 @@ class Scored(Protocol):
 
 
 class DenseTask(Scored, Protocol):
-    """A task whose heads answer at every place: `points` draws places with labels, the losses are [K,R], `tally` gives one
-    picture's sums [K,R,F]."""
+    """A task whose heads answer at every place: `points` draws places with labels, whose losses are [K,R]; `map_loss` is one
+    head's over all pixels; `tally` gives one picture's sums [K,R,F], `merged` and `tally_map` the same of one head's views;
+    `predict_map` is what people are shown."""
 
     outputs: int
     batch_norm: bool
@@ -43,6 +45,10 @@ class DenseTask(Scored, Protocol):
         self, targets: Sequence[Tensor], grid: tuple[int, int], generator: torch.Generator
     ) -> tuple[Tensor, ...]: ...
     def point_loss(self, outputs: Tensor, labels: Tensor, step: int) -> Tensor: ...
+    def map_loss(self, outputs: Tensor, targets: Tensor, padding: Padding, step: int) -> Tensor: ...
+    def merged(self, outputs: Tensor, views: Views, size: tuple[int, int]) -> Tensor: ...
+    def tally_map(self, predicted: Tensor, target: Tensor) -> Tensor: ...
+    def predict_map(self, outputs: Tensor, size: tuple[int, int]) -> Tensor: ...
     def tally(self, outputs: Tensor, target: Tensor) -> Tensor: ...
 
 
@@ -114,7 +120,7 @@ def train_dense(
         rows, columns, labels = task.points(targets, (patches.shape[1], patches.shape[2]), generator)
         outputs = heads(tokens, mix_at(tokens.patches, rows.to(device), columns.to(device)), training=True)
         loss = task.point_loss(outputs, labels.to(device), step).sum()
-        optimizer.step(loss, schedule_factor(step, recipe.iterations, recipe.warmup, recipe.schedule))
+        optimizer.step(loss, recipe.factor(step))
     return heads
 
 

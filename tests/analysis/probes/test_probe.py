@@ -8,7 +8,7 @@ import pytest
 
 from diffusionlens import probe
 from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.recipe import recipe_for
+from diffusionlens.analysis.probes.presets import recipe_for
 from diffusionlens.errors import InputError
 from diffusionlens.results import read_table
 
@@ -98,5 +98,5 @@ def test_settings() -> None:
     assert recipe.rates == (1e-3, 3e-3)
     assert recipe.clip is None  # type: ignore[attr-defined]
     assert recipe.max_depth == 80  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match="'dinov2' is no --preset"):
-        recipe_for("depth", "dinov2", [])
+    with pytest.raises(InputError, match="did you mean 'dinov2'"):
+        recipe_for("depth", "dinov3", [])

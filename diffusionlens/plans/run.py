@@ -1,0 +1,235 @@
+"""Runs the jobs of a plan. What is finished is kept in a folder beside the report, and found again after an interruption."""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffusionlens.analysis.measure import Progress, measure, parse_layers, refuse_doubles
+from diffusionlens.analysis.outcome import versions
+from diffusionlens.analysis.probes.kinds import parse_kinds
+from diffusionlens.analysis.probes.presets import recipe_for
+from diffusionlens.analysis.probes.probe import probe
+from diffusionlens.analysis.probes.run import ProbeSettings
+from diffusionlens.analysis.probes.store import model_digest
+from diffusionlens.analysis.registry import parse_options
+from diffusionlens.analysis.run import Measurement, Settings
+from diffusionlens.analysis.track import find_moments, track
+from diffusionlens.capture import capture
+from diffusionlens.data import open_data
+from diffusionlens.data.digest import content_of
+from diffusionlens.errors import InputError
+from diffusionlens.models import load_model
+from diffusionlens.models.run_directory import is_run
+from diffusionlens.models.weights_file import sha256
+from diffusionlens.plans.jobs import Job
+from diffusionlens.plans.parts import read_part, save_part
+from diffusionlens.spec import expand_path, parse_size, parse_spec
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where and how it is computed; no part of a key but for the device, whose numbers may differ."""
+
+    device: str = "auto"
+    batch_size: int | None = None
+    workers: int = 0
+
+
+@dataclass
+class Models:
+    """The models of a report as MODEL strings, checked: `labels`, a `digest` each, and those that are training runs."""
+
+    given: list[str]
+    labels: list[str] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+
+
+def check_models(given: Sequence[str], jobs: Sequence[Job], layers: Collection[str]) -> Models:
+    """Loads every model once, at every size that is asked for, so that what can't be measured is known before any work.
+    `layers`: what the sections ask for.
+
+    Raises:
+        InputError: a model can't be loaded or take that size, two have one name, or a track has no run.
+    """
+    models = Models(list(given))
+    sizes = {job.size for job in jobs if job.kind != "track"}
+    for text in given:
+        backbone = load_model(text)
+        models.labels.append(backbone.label)
+        models.digests.append(model_digest(backbone))
+        for size in sorted(sizes, key=str):
+            backbone.set_size(backbone.default_size() if size is None else parse_size(size))
+            capture(backbone, torch.zeros(1, 3, *backbone.size), layers={backbone.depth})
+        for wanted in layers:
+            parse_layers(wanted, backbone.depth)
+        if is_run(expand_path(parse_spec(text).rest)):
+            models.runs.append(text)
+    refuse_doubles(models.labels)
+    if any(job.kind == "track" for job in jobs):
+        if not models.runs:
+            raise InputError(
+                "the plan tracks models over training, and none of the models given is a training run; give --model RUN, a "
+                "folder that `diffusionlens train` made"
+            )
+        find_moments(models.runs)
+    return models
+
+
+class Workshop:
+    """Finished parts in the folder `place`: each under a key of everything that it depends on."""
+
+    def __init__(self, place: Path, models: Models, seed: int, hardware: Hardware) -> None:
+        self.place, self.models, self.seed, self.hardware = place, models, seed, hardware
+        self._code = _code_digest()
+
+    def open(self, *, resume: bool) -> None:
+        """Makes the folder; without `resume` what an earlier run left is thrown away.
+
+        Raises:
+            InputError: the folder can't be made.
+        """
+        try:
+            if not resume:
+                shutil.rmtree(self.place, ignore_errors=True)
+            self.place.mkdir(parents=True, exist_ok=True)
+            for left in [*self.place.glob("*.part"), *self.place.glob(".diffusionlens-*")]:
+                shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
+        except OSError as error:
+            raise InputError(f"{self.place} can't be made ({error.strerror}); choose another --out") from None
+
+    def close(self) -> None:
+        """Throws the parts away."""
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def key(self, job: Job) -> str:
+        """Of the request, the models, the pictures, versions and the code of this package."""
+        data = [text for text in (job.pair.test, job.pair.train) if text is not None]
+        pictures = []
+        for text in data:
+            source = open_data(text)
+            pictures.append(content_of(source, range(len(source))).hex())
+        weights = _moments_digest(self.models.runs) if job.kind == "track" else self.models.digests
+        facts = (
+            job.request(), self.models.given, self.models.labels, weights, pictures, self.seed, self.hardware.device,
+            versions(), self._code,
+        )  # fmt: skip
+        return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:24]
+
+    def do(self, job: Job, progress: Progress) -> tuple[Measurement, bool]:
+        """The job's measurement, always as it is on the disk; and whether it was there."""
+        place = self.place / self.key(job)
+        found = read_part(place)
+        if found is not None:
+            return found, True
+        started = time.monotonic()
+        done = _work(job, self, progress)
+        done.manifest["wall_seconds"] = round(time.monotonic() - started, 2)
+        try:
+            save_part(done, place)
+        except OSError as error:
+            raise InputError(f"{place} could not be written ({error.strerror}); choose another --out") from None
+        found = read_part(place)
+        assert found is not None
+        return found, False
+
+
+def _work(job: Job, shop: Workshop, progress: Progress) -> Measurement:
+    return {"measure": _measure, "probe": _probe, "track": _track}[job.kind](job, shop, progress)
+
+
+def _settings(job: Job, shop: Workshop) -> Settings:
+    return Settings(
+        analyses=job.what,
+        options=parse_options(job.options),
+        layers=job.layers,
+        images=job.images,
+        size=None if job.size is None else parse_size(job.size),
+        fit=job.fit,
+        batch_size=shop.hardware.batch_size,
+        device=shop.hardware.device,
+        workers=shop.hardware.workers,
+        seed=shop.seed,
+    )
+
+
+def _measure(job: Job, shop: Workshop, progress: Progress) -> Measurement:
+    backbones = [load_model(text) for text in shop.models.given]
+    done = measure(backbones, open_data(job.pair.test), _settings(job, shop), progress)
+    assert done is not None
+    return done
+
+
+def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
+    task = job.what[0]
+    settings = ProbeSettings(
+        task=task,
+        preset=job.preset,
+        recipe=recipe_for(task, job.preset, job.options),
+        kinds=parse_kinds(job.tokens),
+        layers=job.layers,
+        seeds=job.seeds,
+        size=None if job.size is None else parse_size(job.size),
+        batch_size=shop.hardware.batch_size,
+        device=shop.hardware.device,
+        workers=shop.hardware.workers,
+        seed=shop.seed,
+        room=shop.place / "tokens",  # what a killed run leaves there is cleared away
+    )
+    backbones = [load_model(text) for text in shop.models.given]
+    done = probe(backbones, open_data(job.pair.test), open_data(str(job.pair.train)), settings, progress)
+    assert done is not None
+    return done.measurement
+
+
+def _track(job: Job, shop: Workshop, progress: Progress) -> Measurement:
+    moments = find_moments(shop.models.runs, job.checkpoints)
+    done = track(moments, open_data(job.pair.test), _settings(job, shop), progress)
+    assert done is not None
+    return done.measurement
+
+
+def _moments_digest(runs: Sequence[str]) -> list[str]:
+    return [f"{moment.label} {sha256(moment.path)}" for moment in find_moments(runs)]
+
+
+def _code_digest() -> str:
+    """Of the package's own source: a version number does not change with every change."""
+    room, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(room.rglob("*.py")):
+        digest.update(str(path.relative_to(room)).encode())
+        with suppress(OSError):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def run_jobs(
+    jobs: Sequence[Job], shop: Workshop, progress: Progress, say: Callable[[str], None] = lambda _: None
+) -> list[Measurement]:
+    """Every job's measurement, in order; `say` is told which were there already."""
+    done = []
+    for place, job in enumerate(jobs):
+        progress("sections", place, len(jobs))
+
+        def inner(what: str, count: int, total: int, name: str = job.name) -> None:
+            progress(f"{name}: {what}", count, total)
+
+        measurement, there = shop.do(job, inner)
+        if there:
+            say(f"{job.name}: done before the interruption")
+        done.append(measurement)
+    progress("sections", len(jobs), len(jobs))
+    return done
+
+
+def seconds_of(jobs: Sequence[Job], done: Sequence[Measurement]) -> Mapping[str, Any]:
+    """Job -> the time that it took, when it was done."""
+    return {job.name: own.manifest["wall_seconds"] for job, own in zip(jobs, done, strict=True)}
