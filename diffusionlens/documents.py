@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -62,7 +62,7 @@ class DocumentKind:
         try:
             content = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = in_short(error)
             raise InputError(f"{self.word} {path} is not YAML ({reason})") from None
         except OSError as error:
             raise InputError(f"{self.word} {path} can't be read ({error.strerror})") from None

@@ -10,6 +10,13 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+def in_short(error: object, longest: int = 300) -> str:
+    """What another library says, on one line, for the brackets of a message; cut between words, and then with " ..."; the kind
+    of the error where it says nothing."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= longest else text[:longest].rsplit(" ", 1)[0] + " ..."
+
+
 def some(names: Iterable[object]) -> str:
     """The first four names, for a message."""
     known = [str(name) for name in names]

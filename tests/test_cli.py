@@ -80,6 +80,11 @@ def test_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ["bench", "measure", "--rounds", "0"],
         ["check", "missing.pth"],
         ["nonsense"],
+        ["meazure", MODEL],
+        ["measure", MODEL, "--data", "scenes:?n=2", "--out", "o", "--imags", "3"],
+        ["measure", MODEL, "--data"],
+        ["check", MODEL, "--json=3"],
+        ["check", MODEL, "-\x1b[31m"],
         ["check", "--data", "scenes:"],
     ],
 )
@@ -90,9 +95,20 @@ def test_wrong_requests_exit_with_2(
     assert run(monkeypatch, *arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "Traceback" not in printed.err
-    assert printed.err.strip()
+    assert printed.err.startswith("error: ")
+    assert len(printed.err.splitlines()) == 1
+    assert printed.err.rstrip("\n").isprintable()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["", "bench"])
+def test_a_command_alone_shows_what_there_is(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *command.split()) == 2
+    printed = capsys.readouterr()
+    assert "Commands:" in printed.out + printed.err
+    assert "measure" in printed.out + printed.err
 
 
 def pictures(folder: Path, whole: int, broken: int) -> str:

@@ -22,7 +22,10 @@ def test_train_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     settings = [flag for setting in (*TINY, "length=2 steps") for flag in ("--set", setting)]
     common = ["tiny_scenes_softmax", "--data", DATA, "--out", out, *settings]
     assert run(monkeypatch, *common, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"run": out, "status": "complete", "step": 2, "total": 2}
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"run": out, "status": "complete", "step": 2, "total": 2}
+    # The batch of all ranks together, and the rate scaled to it: 2e-3 * 16 / 64.
+    assert "2 steps an epoch, 2 steps, batch 16 (1 x 16), peak learning rate 5.00e-04" in printed.err
     assert run(monkeypatch, *common) == 2
     assert "continue it with --resume" in capsys.readouterr().err
     assert run(monkeypatch, f"{out}/recipe.yaml", "--data", DATA, "--out", out, "--resume") == 0  # nothing left to do

@@ -1,14 +1,17 @@
-"""The device to measure on, and what to do when its memory is not enough."""
+"""The device to measure on, and pictures that are too large for it."""
 
-import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from diffusionlens.analysis.processes import Processes
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
+from diffusionlens.memory import free_memory
+from diffusionlens.models.backbone import Backbone
+
+_MOST_PATCHES = (
+    2**16
+)  # 256 x 256, a picture of 4096 pixels; beyond, a CPU takes hours for one picture, and says nothing meanwhile
 
 
 def resolve_device(name: str, processes: Processes | None = None) -> torch.device:
@@ -29,36 +32,32 @@ def resolve_device(name: str, processes: Processes | None = None) -> torch.devic
     try:
         torch.zeros(1, device=device)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:100]
+        reason = in_short(error)
         raise InputError(f"--device {name} is there and can't be used ({reason}); free it or choose another") from None
     return device
 
 
-@contextmanager
-def enough_memory(doing: str, advice: str) -> Iterator[None]:
-    """Turns a shortage of memory into one line: "not enough memory for `doing`; `advice`"."""
-    try:
-        yield
-    except (MemoryError, OSError, RuntimeError) as error:
-        if not _is_shortage(error):
-            raise
-        reason = " ".join(str(error).split())[:80] or type(error).__name__
-        raise InputError(f"not enough memory for {doing}; {advice} ({reason})") from None
+def refuse_too_large(backbone: Backbone, size: tuple[int, int], device: torch.device, *, attention: bool) -> None:
+    """Refuses a picture size (H, W) whose tokens are too many, before anything of that size is made.
 
+    Args:
+        attention: whether the maps of a layer will be looked at: weights and logits of all heads, one picture at a time.
 
-# What torch, CUDA's libraries and C++ say where they have no class of their own for it.
-_WORDS = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "cannot allocate memory",
-    "alloc_failed",
-    "bad_alloc",
-)
-
-
-def _is_shortage(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    text = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _WORDS)
+    Raises:
+        InputError: more patches than any machine takes, or maps that do not fit into what memory is free.
+    """
+    grid = tuple(length // patch for length, patch in zip(size, backbone.patch_size, strict=True))
+    patches = grid[0] * grid[1]
+    if patches > _MOST_PATCHES:
+        raise InputError(
+            f"size {size[0]}x{size[1]} makes {patches} patches for {backbone.label}; wanted {_MOST_PATCHES} at most, since "
+            f"attention takes time by their square"
+        )
+    needed = 2 * backbone.heads * (backbone.prefix + patches) ** 2 * 4
+    free = free_memory(device) if attention else None
+    if free is not None and needed > free:
+        raise InputError(
+            f"size {size[0]}x{size[1]} makes {patches} patches for {backbone.label}, and the attention maps of one picture take "
+            f"{needed / 1e9:.1f} GB of memory, where {free / 1e9:.1f} are free; give a smaller --size, or analyses "
+            f"without attention"
+        )

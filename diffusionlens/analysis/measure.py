@@ -7,12 +7,12 @@ from dataclasses import replace
 import pandas as pd
 import torch
 
-from diffusionlens.analysis.device import enough_memory, resolve_device
+from diffusionlens.analysis.device import refuse_too_large, resolve_device
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, evenly_spaced
 from diffusionlens.analysis.explorer import Explorer, refuse_too_many
 from diffusionlens.analysis.outcome import manifest_of, material_of, per_image_of, table_of
 from diffusionlens.analysis.processes import Processes
-from diffusionlens.analysis.registry import make
+from diffusionlens.analysis.registry import DIAGNOSTICS, make
 from diffusionlens.analysis.run import Measurement, Run, Settings
 from diffusionlens.capture import AttentionBlock, Trace, capture
 from diffusionlens.data.batches import load_batches
@@ -20,6 +20,7 @@ from diffusionlens.data.sample import Batch, PictureSource, Sample
 from diffusionlens.data.transform import FitTransform
 from diffusionlens.errors import InputError
 from diffusionlens.material import SamplePicture
+from diffusionlens.memory import enough_memory
 from diffusionlens.models.backbone import Backbone
 
 Progress = Callable[[str, int, int], None]
@@ -127,6 +128,8 @@ def _prepare_all(
     runs = []
     for backbone in backbones:
         with enough_memory(f"{backbone.label} on {device}", "give a smaller --size or another --device"):
+            attention = any("attention" in DIAGNOSTICS[name].needs for name in settings.analyses)
+            refuse_too_large(backbone, settings.size or backbone.default_size(), device, attention=attention)
             runs.append(_prepare(backbone.to(device), source, settings, indices))
             backbone.to(torch.device("cpu"))
     if not any(run.diagnostics for run in runs):

@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from diffusionlens.analysis.diagnostic import Diagnostic
-from diffusionlens.errors import InputError, OtherProcessError
+from diffusionlens.errors import InputError, OtherProcessError, in_short
 
 _PATIENCE = timedelta(days=30)
 """How long one process waits for the slowest. gloo's half hour would end long runs; a process that died is noticed at once."""
@@ -53,7 +53,7 @@ class Processes:
             store = PrefixStore(f"diffusionlens-{next(_joins)}", base)  # words of an earlier group are not of this one
             dist.init_process_group("gloo", store=store, rank=rank, world_size=number, timeout=_PATIENCE)
         except (ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = in_short(error)
             raise InputError(
                 f"WORLD_SIZE={size} asks for several processes, and they don't find each other ({reason}); start them with "
                 f"torchrun, or unset WORLD_SIZE"
@@ -129,5 +129,5 @@ def _peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = in_short(error)
         raise OtherProcessError(f"another process of this run ended in the middle ({reason})") from None

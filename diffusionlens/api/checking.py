@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from diffusionlens.analysis.device import refuse_too_large
 from diffusionlens.analysis.measure import Progress, chosen_pictures, refuse_doubles
 from diffusionlens.api.requests import check_numbers, silent
 from diffusionlens.data import PictureSource, UnreadablePicture, open_data
@@ -32,7 +34,9 @@ def check(
     described = []
     for model in models:
         backbone = load_model(model)
-        backbone.set_size(backbone.default_size() if size is None else parse_size(size))
+        wanted = backbone.default_size() if size is None else parse_size(size)
+        refuse_too_large(backbone, wanted, torch.device("cpu"), attention=False)
+        backbone.set_size(wanted)
         described.append({"label": backbone.label, **backbone.describe(), "checkpoints": list_moments(model)})
     if described or data is None:
         refuse_doubles([entry["label"] for entry in described])

@@ -4,6 +4,7 @@ import io
 import logging
 import signal
 import sys
+from typing import Any
 
 import typer
 
@@ -31,16 +32,25 @@ app.add_typer(bench, name="bench")
 for command in (check, measure, probe, compare, track, report, train, demo):
     app.command()(command)
 
+# click's UsageError, which typer takes from click or has under its own roof, depending on its version.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
 
 def main() -> None:
     """Runs the command; exit status 0 done, 2 the request or an input is wrong, 1 a fault of the program."""
-    logging.getLogger("timm").setLevel(logging.ERROR)
+    for talkative in (
+        "timm",
+        "huggingface_hub",
+    ):  # what goes wrong there comes back as an error, which is told in one line
+        logging.getLogger(talkative).setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without some letter gets an escape, not a traceback
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleared away
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except _UsageError as error:
+        sys.exit(_refuse(error))
     except InputError as error:
         complain(f"error: {error}")
         sys.exit(2)
@@ -50,3 +60,14 @@ def main() -> None:
     except KeyboardInterrupt:
         complain("interrupted; nothing was written")
         sys.exit(130)
+
+
+def _refuse(error: Any) -> int:
+    """An option that is missing, unknown or no number, in one line as every other refusal; without any option, the help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return 2
+    message = " ".join(error.format_message().split()).rstrip(".")
+    where = "diffusionlens" if error.ctx is None else error.ctx.command_path
+    complain(f"error: {message[:1].lower()}{message[1:]}; `{where} --help` says what is possible")
+    return 2

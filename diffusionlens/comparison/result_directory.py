@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.results import PER_IMAGE_COLUMNS, read_table
 from diffusionlens.spec import expand_path, parse_spec
 
@@ -57,7 +57,7 @@ def read_result(text: str) -> Result:
     except FileNotFoundError as error:
         raise InputError(f"{path} has no {Path(str(error.filename)).name}; {_WANTED}") from None
     except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zlib.error) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = in_short(error)
         raise InputError(f"{path} can't be read as a result ({type(error).__name__}: {reason}); {_WANTED}") from None
     return Result(spec.label or path.resolve().name, path, results, per_image, manifest)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from diffusionlens.data.sample import Batch, PictureSource, Sample, Transform, UnreadablePicture
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def load_batches(
     except RuntimeError as error:
         if "DataLoader worker" in str(error):
             raise InputError(
-                f"a process that reads pictures died ({' '.join(str(error).split())[:120]}); it may have run out of "
+                f"a process that reads pictures died ({in_short(error)}); it may have run out of "
                 f"memory: use fewer --workers"
             ) from None
         raise

@@ -13,7 +13,7 @@ from pycocotools import mask as rle_tools
 from torch import Tensor
 
 from diffusionlens.data.sample import IGNORE
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 
 
 @dataclass
@@ -61,9 +61,7 @@ def _read(path: Path, keys: tuple[str, ...]) -> CocoFile:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not valid JSON ({' '.join(str(error).split())[:120]}); download it again"
-        ) from None
+        raise InputError(f"{path} is not valid JSON ({in_short(error)}); download it again") from None
     images = _entries(content, "images", ("id", "file_name", "width", "height"), path)
     categories = _entries(content, "categories", ("id", "name"), path)
     annotations: dict[Any, list[dict[str, Any]]] = {}

@@ -136,6 +136,14 @@ class Backbone:
                 f"{self.label} ({self.origin.architecture}) takes only {self.native_size[0]}x{self.native_size[1]}; "
                 f"leave out --size or give that"
             )
+        device = next(self.model.parameters()).device
+        self.model.cpu()  # where every interpolation exists; some devices have no bicubic one
+        try:
+            self._resize(size)
+        finally:
+            self.model.to(device)
+
+    def _resize(self, size: tuple[int, int]) -> None:
         if self.size != self.native_size:  # tables are resized from the native ones, never from resized ones
             self._set_input_size(self.native_size)
             for name, table in self._native_tables.items():

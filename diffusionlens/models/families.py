@@ -15,7 +15,7 @@ from diffusionlens.models.normalization import CLIP, HALF, IMAGENET
 from diffusionlens.models.positions import PositionRule
 from diffusionlens.models.unwrap import State, Unwrapped, unwrap
 
-_ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
+_ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight", "conv_proj.weight")
 
 
 @dataclass
@@ -239,6 +239,27 @@ def _convert_hf_vit(found: Weights) -> None:
     )
 
 
+_TORCHVISION_DROPPED = {r"heads\.": "head"}
+
+
+def _convert_torchvision(found: Weights) -> None:
+    _rename(
+        found,
+        {
+            r"conv_proj\.": "patch_embed.proj.",
+            r"class_token$": "cls_token",
+            r"encoder\.pos_embedding$": "pos_embed",
+            r"encoder\.ln\.": "norm.",
+            r"encoder\.layers\.encoder_layer_(\d+)\.": r"blocks.\1.",
+            r"(blocks\.\d+)\.ln_(\d)\.": r"\1.norm\2.",
+            r"(blocks\.\d+)\.self_attention\.in_proj_": r"\1.attn.qkv.",
+            r"(blocks\.\d+)\.self_attention\.out_proj\.": r"\1.attn.proj.",
+            r"(blocks\.\d+\.mlp)\.(?:0|linear_1)\.": r"\1.fc1.",
+            r"(blocks\.\d+\.mlp)\.(?:3|linear_2)\.": r"\1.fc2.",
+        },
+    )
+
+
 def _is_dinov2(state: State) -> bool:
     scaled = any(key.endswith(".ls1.gamma") for key in state)
     chunked = any(re.match(r"blocks\.\d+\.\d+\.", key) for key in state)
@@ -256,6 +277,9 @@ FAMILIES = (
     ),
     Family(
         "Hugging Face ViT", "bicubic", lambda s: any(".layernorm_before." in k for k in s), _HF_DROPPED, _convert_hf_vit
+    ),
+    Family(
+        "torchvision", "bicubic", lambda s: "encoder.pos_embedding" in s, _TORCHVISION_DROPPED, _convert_torchvision
     ),
     Family(
         "DINOv3",

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffusionlens.errors import InputError, some
+from diffusionlens.errors import InputError, in_short, some
 from diffusionlens.models.variant import Variant
 
 _MOST_COMPUTED = 2**31  # bytes of what is not learned: rotary angles, indices of relative positions
@@ -26,7 +26,7 @@ def outline(variant: Variant) -> nn.Module:
     except InputError:
         raise
     except Exception as error:  # timm's layers raise of every kind when numbers do not go together
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        reason = in_short(error)
         raise InputError(f"there is no {variant.describe()} ({reason}); give the right ?heads=N") from None
 
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.models.backbone import Backbone, Preprocessing
 from diffusionlens.models.positions import PositionRule
 from diffusionlens.models.variant import Variant, variant_of
@@ -63,7 +63,7 @@ def save_own(path: Path, model: nn.Module, description: Description, dtype: torc
     try:
         metadata = {KEY: description.model_dump_json()}
     except ValueError as error:  # pydantic's errors are
-        reason = " ".join(str(error).split())[:160]
+        reason = in_short(error)
         raise InputError(f"{path}: the model has options that a file can't keep ({reason}); use plain values") from None
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,14 @@ import timm
 import torch
 from torch import nn
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.models.backbone import Backbone, Origin
 from diffusionlens.models.families import find_timm
 from diffusionlens.models.loading import fill, outline
 from diffusionlens.models.normalization import given_normalization
 from diffusionlens.models.positions import PositionRule, refuse_uneven
 from diffusionlens.models.timm_adapter import backbone_of
-from diffusionlens.models.variant import Variant, remember
+from diffusionlens.models.variant import Variant, refuse_unknown, remember
 from diffusionlens.models.weights_file import sha256
 from diffusionlens.spec import Spec, parse_size
 
@@ -37,7 +36,7 @@ def from_timm(spec: Spec, *, pretrained: bool) -> Backbone:
             torch.manual_seed(0)
             model = timm.create_model(name, pretrained=pretrained, num_classes=0, **variant.options)
     except Exception as error:  # timm and the hub raise of every kind: no network, no weights of this name
-        reason = " ".join(str(error).split())[:160]
+        reason = in_short(error)
         hint = f"; without a network use a weights file, or timm:{name}?pretrained=false for an untrained model"
         raise InputError(f"timm could not make '{name}' ({reason}){hint if pretrained else ''}") from None
     remember(model, variant)
@@ -83,10 +82,7 @@ def from_file_of_timm(
 
 def _variant(spec: Spec, name: str, prefix: str) -> Variant:
     """The timm model in the size of `?img_size`, looked at without weights or a network before either is asked for."""
-    base = name.split(".")[0]
-    if not timm.is_model(base):
-        near = get_close_matches(base, timm.list_models(), n=1)
-        raise InputError(f"timm has no model '{name}'" + (f"; did you mean {prefix}{near[0]}?" if near else ""))
+    refuse_unknown(name, prefix)
     variant = Variant(timm=name)
     look = backbone_of(name, outline(variant), Origin(spec.text, "timm", name))
     if "img_size" not in spec.query:

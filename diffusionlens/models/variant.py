@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
 
 from diffusionlens.attention.layers import alpha_of, attention_modules, set_alpha
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short, some
 from diffusionlens.models.architecture import Architecture
 from diffusionlens.models.architecture import build as build_plain
 from diffusionlens.models.specialization import specialize_cls_patch
@@ -32,6 +32,7 @@ _NO_ARCHITECTURE = (
     "scriptable",
 )
 _LARGEST = 2**20  # of a number that describes a ViT; beyond it memory and time are gone before anybody can say so
+_DEEPEST = 1000  # blocks; each is made, one by one
 
 
 class Variant(BaseModel):
@@ -81,16 +82,38 @@ class Variant(BaseModel):
                 raise InputError(
                     f"the option {option}={value} of '{name}' is beyond any ViT; wanted {_LARGEST} at most"
                 )
-        if not timm.is_model(name.split(".")[0]):
-            near = get_close_matches(name, timm.list_models(), n=1)
-            raise InputError(f"timm has no model '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        if isinstance(depth := self.options.get("depth"), int | float) and depth > _DEEPEST:
+            raise InputError(f"the option depth={depth} of '{name}' is beyond any ViT; wanted {_DEEPEST} at most")
+        refuse_unknown(name)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 options = {"num_classes": 0, **self.options}
                 return timm.create_model(name, pretrained=False, **options)
         except Exception as error:  # timm raises of every kind for options that do not fit
-            raise InputError(f"timm could not make '{name}' ({' '.join(str(error).split())[:160]})") from None
+            raise InputError(f"timm could not make '{name}' ({in_short(error)})") from None
+
+
+def refuse_unknown(name: str, prefix: str = "") -> None:
+    """Refuses a name that timm does not have, or one whose weights (behind the dot) it does not have, with the nearest one and
+    `prefix` before it.
+
+    Raises:
+        InputError: as said.
+    """
+    base, _, tag = name.partition(".")
+    if timm.is_model(base):
+        tags = [one.partition(".")[2] for one in timm.list_pretrained(f"{base}.*")] if tag else []
+        if tag and tag not in tags:
+            near = get_close_matches(tag, tags, n=1)
+            hint = f"; did you mean '{prefix}{base}.{near[0]}'?" if near else f"; it has {some(tags) or 'none'}"
+            raise InputError(f"timm has no weights '{tag}' of '{base}'{hint}")
+        return
+    known = timm.list_models()
+    begin = sorted((one for one in known if base and one.startswith(base)), key=len)
+    near = begin or get_close_matches(base, known, n=1) or [one for one in known if base and base in one]
+    hint = f"did you mean '{prefix}{near[0]}'?" if near else "timm.list_models('*vit*') lists its ViTs"
+    raise InputError(f"timm has no model '{name}'; {hint}")
 
 
 def _flat(value: Any) -> Iterator[Any]:

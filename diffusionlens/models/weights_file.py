@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from diffusionlens.errors import InputError, some
+from diffusionlens.errors import InputError, in_short, some
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 
@@ -137,4 +137,4 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+    return in_short(error)

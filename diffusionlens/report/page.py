@@ -80,6 +80,8 @@ def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[Table]:
             shown = [[(row[0], ""), *(cell(text) for text in row[1:])] for row in cells]
             of = last_layer_rows(results, analysis, models)
             basis = f" ({count_of(of)})" if of["low"].notna().any() else ", share of variance" * (analysis == "pca")
+            if analysis == "complementarity":  # what varies there is the training
+                basis = f" ({int(of['n'].max())} trainings)"
             tables.append(Table(ANALYSES.get(analysis, analysis) + basis, list(table.columns), shown))
     return tables
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.models.weights_file import read_weights
 
 FORMAT = 1
@@ -72,7 +72,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         temporary.replace(path)
         _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch's writer turns what the file raises into a RuntimeError
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+        reason = getattr(error, "strerror", None) or in_short(error)
         raise InputError(f"{path} could not be written ({reason}); make room and continue with --resume") from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from diffusionlens.data import PictureSource, UnreadablePicture
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.training.sampler import RunSampler, SampleKey
 
 Crops = Callable[[Image.Image, int, int], Sequence[Tensor]]
@@ -86,7 +86,7 @@ def load_views(
     except RuntimeError as error:
         if "DataLoader worker" in str(error):
             raise InputError(
-                f"a process that reads pictures died ({' '.join(str(error).split())[:120]}); it may have run out of memory: "
+                f"a process that reads pictures died ({in_short(error)}); it may have run out of memory: "
                 f"use fewer (--set run.workers=N)"
             ) from None
         raise

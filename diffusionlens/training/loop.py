@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from diffusionlens.errors import InputError
+from diffusionlens.memory import enough_memory
 from diffusionlens.training.attention_support import attention_support
 from diffusionlens.training.checkpoint import FORMAT, random_state
 from diffusionlens.training.loader import ViewBatch
@@ -66,13 +68,14 @@ def run_loop(run: Run, batches: Iterator[ViewBatch], prepare: Prepare, after_sav
             except InputError as error:
                 raise InputError(f"{error}; {way_back(run)}") from None
             meter.working()
-            views = prepare(batch)
             now = timetable.at(run.step)
             try:
-                numbers, stopped = train_step(run.learner, views, now, recipe, ranks, stop=stop.asked)
-            except NotFinite:
+                with _enough_memory(run):
+                    views = prepare(batch)
+                    numbers, stopped = train_step(run.learner, views, now, recipe, ranks, stop=stop.asked)
+            except NotFinite as what:
                 raise InputError(
-                    f"loss or gradient is not finite (NaN or infinity) at step {run.step + 1}; {way_back(run)}"
+                    f"{what} is not finite (NaN or infinity) at step {run.step + 1}; {way_back(run)}"
                 ) from None
             run.step += 1
             run.skipped.update(batch.skipped)
@@ -130,6 +133,14 @@ def way_back(run: Run) -> str:
     if run.saved is None:
         return "there is no checkpoint yet"
     return f"the last good checkpoint is {run.directory.last} (step {run.saved}): continue from it with --resume"
+
+
+def _enough_memory(run: Run) -> AbstractContextManager[None]:
+    count = -(-run.recipe.batch_size // (run.ranks.count * run.recipe.run.accumulate))
+    advice = (
+        f"compute the batch in more parts (--set run.accumulate={2 * run.recipe.run.accumulate}), with the same result"
+    )
+    return enough_memory(f"{count} pictures at a time on {run.ranks.device}", f"{advice}; {way_back(run)}")
 
 
 def _tell(run: Run, line: dict[str, Any], images: Tensor, watch: CollapseWatch, show: ProgressLine) -> None:

@@ -32,6 +32,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+# Upper ends lie far beyond any use: what is larger is a slip, and would take memory or hours before anybody could say so.
+Pixels = Annotated[int, Field(ge=1, le=4096)]
+Width = Annotated[int, Field(ge=1, le=2**17)]
 Range = tuple[Positive, Positive]
 
 
@@ -57,7 +60,7 @@ class ModelSection(_Section):
     attention: AttentionName = Field(
         description="softmax, entmax15 or sparsemax, in every block of student and teacher"
     )
-    registers: Annotated[int, Field(ge=0)] | None = Field(
+    registers: Annotated[int, Field(ge=0, le=4096)] | None = Field(
         description="register tokens between CLS and patches; null for what the name has"
     )
     specialize: Specialization = Field(description="cls_patch for separate weights of CLS and patches, or none")
@@ -71,10 +74,10 @@ class ModelSection(_Section):
 class CropsSection(_Section):
     """Multi-crop: two global views and some local ones, each a random part of the picture."""
 
-    global_size: Count = Field(description="side of the global views in pixels")
+    global_size: Pixels = Field(description="side of the global views in pixels")
     global_scale: Range = Field(description="share of the picture's area in a global view, from and to")
-    local_count: Annotated[int, Field(ge=0)] = Field(description="number of local views")
-    local_size: Count = Field(description="side of the local views in pixels")
+    local_count: Annotated[int, Field(ge=0, le=256)] = Field(description="number of local views")
+    local_size: Pixels = Field(description="side of the local views in pixels")
     local_scale: Range = Field(description="share of the picture's area in a local view, from and to")
 
     @model_validator(mode="after")
@@ -107,10 +110,12 @@ class AugmentationSection(_Section):
 class HeadSection(_Section):
     """DINO's projection head."""
 
-    out_dim: Annotated[int, Field(ge=2)] = Field(description="number of prototypes K; the loss starts at ln K")
-    hidden: Count = Field(description="width of the hidden layers")
-    bottleneck: Count = Field(description="width before the last layer")
-    layers: Count = Field(description="layers of the perceptron before the last layer")
+    out_dim: Annotated[int, Field(ge=2, le=2**24)] = Field(
+        description="number of prototypes K; the loss starts at ln K"
+    )
+    hidden: Width = Field(description="width of the hidden layers")
+    bottleneck: Width = Field(description="width before the last layer")
+    layers: Annotated[int, Field(ge=1, le=64)] = Field(description="layers of the perceptron before the last layer")
     norm_last_layer: bool = Field(description="keeps the last layer's weight norm at 1")
     batch_norm: bool = Field(description="batch norm in the perceptron")
 
@@ -153,7 +158,9 @@ class RunSection(_Section):
     """How the run is carried out on this machine; may change from one start to the next."""
 
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
-    workers: Annotated[int, Field(ge=0)] = Field(default=4, description="processes that read pictures, for each rank")
+    workers: Annotated[int, Field(ge=0, le=1024)] = Field(
+        default=4, description="processes that read pictures, for each rank"
+    )
     accumulate: Count = Field(
         default=1, description="parts that a rank's share of the batch is computed in, to save memory"
     )

@@ -26,7 +26,8 @@ _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class NotFinite(Exception):  # noqa: N818  (it names what happened, not a fault of the program)
-    """The loss or a gradient is NaN or infinite on some rank; no weight has been changed by it."""
+    """The loss, the centre or a gradient (the text says which) is NaN or infinite on some rank; no weight has been changed by
+    it."""
 
 
 @dataclass
@@ -67,7 +68,8 @@ def train_step(
         stop: whether this rank was asked to stop.
 
     Returns:
-        The loss and its diagnostics (means over the parts, 0-dimensional), and whether any rank was asked to stop.
+        The loss and its diagnostics (means over the parts, 0-dimensional; `skipped_step` 1 where fp16 overflowed and nothing was
+        changed), and whether any rank was asked to stop.
 
     Raises:
         NotFinite: loss or gradient is not, on some rank; raised on every rank.
@@ -77,17 +79,22 @@ def train_step(
     numbers = _gradients(learner, views, now, recipe, ranks.device)
     learner.scaler.unscale_(learner.optimizer)
     numbers["gradient_norm"] = _clip(learner.student, recipe)
-    finite = torch.isfinite(numbers["loss"])
-    if recipe.precision != "fp16":  # there an overflow is of every day, and the scaler leaves the step out
-        finite &= torch.isfinite(numbers["gradient_norm"])
-    broken, stop = ranks.any(not finite, stop)
-    if broken:
-        raise NotFinite
+    watched = [numbers["loss"], learner.loss.center.norm(), numbers["gradient_norm"]]
+    finite = torch.stack(watched).isfinite().tolist()  # the step's one wait for the device
+    loss_broken, centre_broken, gradient_broken, stop = ranks.any(*(not good for good in finite), stop)
+    if loss_broken or centre_broken:  # a broken centre makes a broken loss one step later
+        raise NotFinite("the loss" if loss_broken else "the centre of the teacher's outputs")
+    half = recipe.precision == "fp16"
+    if gradient_broken and not half:
+        raise NotFinite("a gradient (the loss is finite)")
     if now.last_layer_frozen:
         freeze_last_layer(learner.student)
     learner.scaler.step(learner.optimizer)
     learner.scaler.update()
-    update_teacher(learner.student, learner.teacher, now.momentum)
+    if half:  # an overflow is of every day there: the scaler has left the step out, so the teacher must not move either
+        numbers["skipped_step"] = torch.tensor(float(gradient_broken))
+    if not gradient_broken:
+        update_teacher(learner.student, learner.teacher, now.momentum)
     return numbers, stop
 
 

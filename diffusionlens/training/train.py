@@ -12,7 +12,8 @@ from typing import Any
 
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.data.combined import Combined, combined
-from diffusionlens.errors import InputError, OtherProcessError
+from diffusionlens.errors import InputError, OtherProcessError, in_short
+from diffusionlens.memory import enough_memory
 from diffusionlens.spec import parse_spec
 from diffusionlens.training.build import build_learner
 from diffusionlens.training.checkpoint import load_checkpoint, random_state, restore_random_state, seed_everything
@@ -103,7 +104,8 @@ def _train(
     if earlier is not None:
         _check_same(recipe, data, earlier, directory)
     seed_everything(recipe.seed, 0, 0)  # the same weights on every rank, and for any number of them
-    learner = build_learner(recipe, ranks, fresh=earlier is None)
+    with enough_memory(f"the networks of {recipe.model.name} on {ranks.device}", "choose a smaller model or head"):
+        learner = build_learner(recipe, ranks, fresh=earlier is None)
     step = 0
     if earlier is not None:
         learner.restore(earlier)
@@ -143,7 +145,7 @@ def _train(
         raise
     except RuntimeError as error:
         if ranks.count > 1 and any(word in str(error).lower() for word in ("connection", "gloo", "nccl")):
-            reason = " ".join(str(error).split())[:100]
+            reason = in_short(error)
             raise OtherProcessError(f"another process of this run ended ({reason}); {way_back(run)}") from None
         raise
     else:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from diffusionlens import load_model, measure
-from diffusionlens.analysis.device import enough_memory, resolve_device
+from diffusionlens import check, load_model, measure, probe
+from diffusionlens.analysis.device import refuse_too_large, resolve_device
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.errors import InputError
+from diffusionlens.memory import enough_memory, free_memory
 
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 
@@ -98,3 +99,41 @@ def test_other_errors_stay_what_they_are() -> None:
         with pytest.raises(type(other)) as error, enough_memory("x", "y"):
             raise other
         assert error.value is other
+
+
+def test_apples_gpus_are_taken_only_when_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not tested here, and torch has given wrong numbers on them without saying so."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(InputError, match=r"this torch have cpu, mps$"):
+        resolve_device("tpu")
+
+
+@pytest.mark.parametrize("command", ["measure", "check", "probe"])
+def test_pictures_beyond_reason_are_refused_before_they_are_made(command: str) -> None:
+    calls = {
+        "measure": lambda size: measure(MODEL, "scenes:?n=2", size=size),
+        "check": lambda size: check([MODEL], size=size),
+        "probe": lambda size: probe("segmentation", MODEL, "scenes:?n=2", "scenes:?n=2&seed=1", size=size),
+    }
+    with pytest.raises(InputError, match="size 8192x8192 makes 262144 patches for a; wanted 65536 at most"):
+        calls[command]("8192")
+
+
+def test_attention_maps_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1 + 16 tokens and 3 heads: weights and logits, 2 * 3 * 17 * 17 numbers of 4 bytes."""
+    backbone = load_model(MODEL)
+    needed = 2 * 3 * 17 * 17 * 4
+    monkeypatch.setattr("diffusionlens.analysis.device.free_memory", lambda _: needed - 1)
+    with pytest.raises(InputError, match="attention maps of one picture take"):
+        refuse_too_large(backbone, (64, 64), torch.device("cpu"), attention=True)
+    refuse_too_large(backbone, (64, 64), torch.device("cpu"), attention=False)
+    monkeypatch.setattr("diffusionlens.analysis.device.free_memory", lambda _: needed)
+    refuse_too_large(backbone, (64, 64), torch.device("cpu"), attention=True)
+
+
+def test_free_memory_of_this_machine() -> None:
+    free = free_memory(torch.device("cpu"))
+    assert free is None or 2**20 < free < 2**50
+    assert free_memory(torch.device("meta")) is None

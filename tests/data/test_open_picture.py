@@ -187,3 +187,9 @@ def test_masks_keep_their_indexes(tmp_path: Path) -> None:
 def test_masks_of_sixteen_bits_keep_their_values(tmp_path: Path) -> None:
     values = np.array([[0, 300], [65535, 7]], np.uint16)
     assert open_index_mask(saved(Image.fromarray(values), tmp_path / "d.png")).tolist() == values.tolist()
+
+
+def test_the_content_says_what_a_file_is_and_not_its_name(tmp_path: Path) -> None:
+    """ImageNet's training set has a PNG that is called JPEG."""
+    Image.fromarray(RAMP).save(tmp_path / "n.JPEG", "PNG")
+    assert (np.asarray(open_rgb(tmp_path / "n.JPEG")) == RAMP[..., None]).all()

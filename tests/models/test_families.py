@@ -262,6 +262,29 @@ def test_dinov3(bias: bool, tmp_path: Path) -> None:
     assert backbone.registers == 4
 
 
+def test_torchvision(tmp_path: Path) -> None:
+    """Against torchvision's own network."""
+    from torchvision.models import VisionTransformer as Theirs
+
+    torch.manual_seed(0)
+    theirs = Theirs(image_size=SIZE, patch_size=8, num_layers=DEPTH, num_heads=1, hidden_dim=WIDTH, mlp_dim=96).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    torch.save(theirs.state_dict(), tmp_path / "vit.pth")
+    backbone = load_model(str(tmp_path / "vit.pth"))
+    assert backbone.origin.family == "torchvision"
+    assert ("heads.head.weight", "head") in backbone.origin.dropped
+    images = torch.randn(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(3))
+    backbone.set_size((SIZE, SIZE))
+    tokens = capture(backbone, images).tokens(DEPTH)
+    assert tokens.cls is not None
+    with torch.inference_mode():
+        patches = theirs._process_input(images)
+        expected = theirs.encoder(torch.cat([theirs.class_token.expand(2, -1, -1), patches], 1))
+    torch.testing.assert_close(torch.cat([tokens.cls[:, None], tokens.flat_patches], 1), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_safetensors(tmp_path: Path) -> None:
     model = vit()
     save_file({key: value.contiguous() for key, value in model.state_dict().items()}, tmp_path / "a.safetensors")
@@ -310,6 +333,14 @@ def test_branch_that_is_not_there(tmp_path: Path) -> None:
     refused(dict(vit().state_dict()), tmp_path, "has no branch 'student'", "?branch=student")
     refused({"teacher": dict(vit().state_dict())}, tmp_path, "has no branch 'student'", "?branch=student")
     refused(dict(vit().state_dict()), tmp_path, "wanted one of teacher, student", "?branch=head")
+
+
+def test_other_branches_are_named(tmp_path: Path) -> None:
+    """A third network (DINOv3 keeps a Gram teacher) is left out by name beside a teacher, and named where there is none."""
+    teacher, gram = vit(), dict(vit(depth=1).state_dict())
+    torch.save({"teacher": teacher.state_dict(), "gram_teacher": gram}, tmp_path / "w.pth")
+    assert ("gram_teacher", "not the chosen network") in assert_same(tmp_path / "w.pth", teacher).origin.dropped
+    refused({"ema": gram, "gram_teacher": gram}, tmp_path, r"several networks \(ema, gram_teacher\)")
 
 
 def test_heads_must_be_known(tmp_path: Path) -> None:

@@ -54,8 +54,16 @@ def test_models_without_one_token_grid_are_refused(name: str) -> None:
 
 
 def test_unknown_name_and_option() -> None:
-    with pytest.raises(InputError, match="did you mean timm:deit3_small_patch16_224"):
+    with pytest.raises(InputError, match="did you mean 'timm:deit3_small_patch16_224'"):
         load_model("timm:deit3_smal_patch16_224")
+    for wrong, message in (
+        ("vit_small", "did you mean 'timm:vit_small_"),
+        ("X", "timm.list_models"),
+        ("", "timm.list_models"),
+        ("vit_small_patch16_224.dinoo", "no weights 'dinoo' of .* did you mean 'timm:vit_small_patch16_224.dino'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_model(f"timm:{wrong}?pretrained=false")
     with pytest.raises(InputError, match="did you mean 'pretrained'"):
         load_model("timm:vit_tiny_patch16_224?pretraned=false")
     with pytest.raises(InputError, match="wanted true or false"):

@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
-from diffusionlens.training.log import JsonLines, RunLog, read_log
+from diffusionlens.training.log import JsonLines, ProgressLine, RunLog, read_log
 from diffusionlens.training.meter import Meter
 from diffusionlens.training.timetable import Now
 
@@ -45,3 +46,9 @@ def test_a_line_holds_means_since_the_last_one() -> None:
     assert (line["loss"], line["teacher_entropy"], line["entropy_gap"], line["lr"]) == (4, 6, 2, 1e-3)
     meter.add({"loss": torch.tensor(1.0), "teacher_entropy": torch.tensor(6.0)})
     assert meter.line(3, 0.75, now)["loss"] == 1
+
+
+def test_a_small_learning_rate_is_not_shown_as_0(capsys: pytest.CaptureFixture[str]) -> None:
+    line = {"step": 7, "epoch": 0.5, "loss": 3.0, "lr": 2.5e-7, "images_per_second": 9.0, "data_wait": 0.25}
+    ProgressLine()(line, 7)
+    assert "lr 2.50e-07  9 images/s  25 % waiting for data" in capsys.readouterr().err

@@ -207,10 +207,24 @@ def test_a_dead_worker_is_one_line(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_last_checkpoint(tmp_path: Path) -> None:
     settings = [*TINY, "checkpoint.save=1 steps", "optimizer.lr=1e30", "optimizer.clip=null"]
-    with pytest.raises(InputError, match=r"not finite.* the last good checkpoint is .*last.pt \(step \d\)"):
+    # After such a step all is broken; the loss is what is said first.
+    with pytest.raises(
+        InputError, match=r"^the loss is not finite.* the last good checkpoint is .*last.pt \(step \d\)"
+    ):
         train("tiny_scenes_softmax", DATA, tmp_path / "run", settings=settings)
     kept = weights(tmp_path / "run")
     assert all(torch.isfinite(value).all() for name, value in kept.items() if value.is_floating_point())
+
+
+def test_one_epoch_with_ramps_of_one_epoch(tmp_path: Path) -> None:
+    """The shortest run by epochs: every schedule begins and ends in two steps."""
+    ramps = [
+        f"{key}=1 epochs" for key in ("optimizer.warmup", "teacher.temperature_warmup", "optimizer.freeze_last_layer")
+    ]
+    out = run(tmp_path / "run", "tiny_scenes_softmax", "length=1 epochs", *ramps)
+    lines = [line for line in read_log(out / "log.jsonl") if "loss" in line]
+    assert [line["lr"] for line in lines] == pytest.approx([0, 5e-4])
+    assert [line["epoch"] for line in lines] == [0.5, 1]
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(

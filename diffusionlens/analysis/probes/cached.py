@@ -7,7 +7,6 @@ from typing import cast
 
 import torch
 
-from diffusionlens.analysis.device import enough_memory
 from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.classification import classify_layer
@@ -34,6 +33,7 @@ from diffusionlens.data.sample import PictureSource
 from diffusionlens.data.transform import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.material import ProbedPicture
+from diffusionlens.memory import enough_memory
 
 _TARGETS = {"segmentation": "mask", "depth": "depth", "classification": "label"}
 

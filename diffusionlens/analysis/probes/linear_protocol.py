@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffusionlens.analysis.device import enough_memory
 from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.classification import Classification
 from diffusionlens.analysis.probes.optimizer import SideBySide
@@ -25,6 +24,7 @@ from diffusionlens.data.sample import PictureSource, Transform
 from diffusionlens.data.subset import Subset
 from diffusionlens.data.transform import FitTransform
 from diffusionlens.errors import InputError
+from diffusionlens.memory import enough_memory
 from diffusionlens.models.backbone import Backbone
 
 _CHUNKS = {"cuda": 128}

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from diffusionlens.analysis.device import enough_memory, resolve_device
+from diffusionlens.analysis.device import refuse_too_large, resolve_device
 from diffusionlens.analysis.measure import Progress, parse_layers, refuse_doubles
 from diffusionlens.analysis.probes.cached import probe_cached
 from diffusionlens.analysis.probes.classification import Classification
@@ -32,6 +32,7 @@ from diffusionlens.capture import capture
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError
 from diffusionlens.material import ModelMaterial
+from diffusionlens.memory import enough_memory
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, tidy, to_frame
 from diffusionlens.spec import parse_spec
@@ -171,6 +172,7 @@ def _prepare(
             sizes = [geometry.padding.padded, geometry.scored]
         layers = parse_layers(settings.layers, backbone.depth)
         for size in dict.fromkeys(sizes):
+            refuse_too_large(backbone, size, device, attention=False)
             backbone.set_size(size)
             capture(backbone, torch.zeros(1, 3, *backbone.size, device=device), layers=layers)
         backbone.to(torch.device("cpu"))

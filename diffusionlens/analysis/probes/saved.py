@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
 from diffusionlens.data.sample import PictureSource
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.models.own_format import write_tensors
 
 _FORMAT = 1
@@ -73,7 +73,7 @@ def read_heads(path: Path, device: torch.device) -> SavedHeads:
             own.load(state)
             heads[int(layer), int(seed)] = own
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"--heads {path} can't be read ({' '.join(str(error).split())[:100]})") from None
+        raise InputError(f"--heads {path} can't be read ({in_short(error)})") from None
     return SavedHeads(heads, facts)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from diffusionlens.analysis.device import enough_memory
 from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.geometry import Geometry, geometry_of
@@ -25,6 +24,7 @@ from diffusionlens.analysis.processes import Processes
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError
 from diffusionlens.material import ProbedPicture
+from diffusionlens.memory import enough_memory
 
 _CHUNKS = {"cuda": 16}
 _CHUNK = 2  # views at a time on a CPU

@@ -68,3 +68,20 @@ def test_regions_are_disjoint_and_cover_the_picture() -> None:
     where = regions(sample, (0, 15), (4, 4))
     assert torch.equal(where.sum(0), torch.ones(64, 64, dtype=torch.int64))
     assert where[0].sum() == 8 * 8  # a corner: the patch and its three neighbours
+
+
+def test_memory_does_not_depend_on_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many steps: so many pictures at a time go through the model."""
+    backbone = load_model("a=timm:vit_tiny_patch16_224?pretrained=false&img_size=32")
+    forward, seen = backbone.model.forward_features, []
+
+    def watched(images: torch.Tensor) -> torch.Tensor:
+        seen.append(len(images))
+        return forward(images)
+
+    backbone.model.forward_features = watched  # type: ignore[method-assign]
+    image, target = torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.ones(192)
+    for steps in (16, 64):
+        attribute(backbone, image, 12, (0, 0), target, "normed", "integrated_gradients", steps)
+    assert sum(seen) > 80
+    assert max(seen) <= 8

@@ -9,6 +9,9 @@ from diffusionlens.analysis.discovery.attention_mask import best_head_jaccard, m
 from diffusionlens.analysis.discovery.corloc import in_pixels, localised
 from diffusionlens.analysis.discovery.lost import component_box, lost_box
 from diffusionlens.analysis.discovery.tokencut import all_alike, second_eigenvector, tokencut_box
+from diffusionlens.models import build
+from diffusionlens.models.backbone import Origin
+from diffusionlens.models.timm_adapter import backbone_of
 
 GRID = (9, 11)
 OBJECT = (2, 3, 6, 8)
@@ -120,6 +123,21 @@ def test_in_a_measurement_batches_change_nothing() -> None:
     ]
     assert (tables[0]["n"] == 12).all()
     np.testing.assert_allclose(tables[0]["value"], tables[1]["value"], atol=1e-5)
+
+
+def test_registers_take_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOST sees a key for every patch and for nothing else."""
+    model = build("vit_tiny_patch16_224", registers=4, img_size=64, depth=2)
+    backbone = backbone_of("r", model, Origin("r", "timm", "r"))
+    seen: list[tuple[int, ...]] = []
+
+    def watched(keys: np.ndarray, grid: tuple[int, int], expansion: int) -> tuple[int, int, int, int]:
+        seen.append((*keys.shape, *grid))
+        return lost_box(keys, grid, expansion)
+
+    monkeypatch.setattr("diffusionlens.analysis.discovery.diagnostic.lost_box", watched)
+    assert measure(backbone, "scenes:?n=2&size=64", analyses="discovery") is not None
+    assert seen == [(16, 192, 4, 4)] * 2
 
 
 def test_what_data_lack_is_named() -> None:

@@ -53,7 +53,9 @@ def test_the_whole_protocol_of_segmentation(tmp_path: Path) -> None:
     zero = scores[scores["layer"] == 0].set_index("token")["value"]
     assert zero["cls+patch"] == zero["shuffled_cls+patch"]  # CLS of layer 0 is the same for every picture
     assert (out / "figures" / "segmentation_pictures.png").is_file()
-    assert "dinov2" in (out / "index.html").read_text()
+    page = (out / "index.html").read_text()
+    assert "dinov2" in page
+    assert "What CLS adds (2 trainings)" in page
     heads = out / "heads" / "t.safetensors"
     again = probe("segmentation", MODEL, TEST, None, preset="dinov2", heads=heads, layers="0,12", options=SEGMENTATION)
     assert again is not None
