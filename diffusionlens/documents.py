@@ -1,5 +1,6 @@
 """YAML documents that people write, recipes and plans: found by path or name, extending one another, with `--set key=value`."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class DocumentKind:
             raise InputError(f"{self.word} {path} extends itself (by way of {above[-1]}); take one 'extends' out")
         try:
             content = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date like 2020-13-45; lists without end
             reason = in_short(error)
             raise InputError(f"{self.word} {path} is not YAML ({reason})") from None
         except OSError as error:
@@ -92,9 +93,21 @@ class DocumentKind:
                 raise InputError(f"--set {text}; wanted key=value, as {self.example}")
             try:
                 found[key.strip()] = yaml.load(value, Loader=Loader)
-            except yaml.YAMLError:
+            except (yaml.YAMLError, ValueError, RecursionError):
                 raise InputError(f"--set {text}: '{value}' is not a YAML value; put it in quotes") from None
         return found
+
+
+def as_json(content: Mapping[str, Any], what: str) -> str:
+    """A document's content as JSON, dates and the like as text.
+
+    Raises:
+        InputError: it holds what JSON can't: a key that is no text, an alias inside what it stands for.
+    """
+    try:
+        return json.dumps(content, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{what} can't be made sense of ({in_short(error)}); wanted 'key: value'") from None
 
 
 class Loader(yaml.SafeLoader):  # type: ignore[misc]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import BaseModel, Field
 
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.results import PER_IMAGE_COLUMNS, read_table
@@ -35,6 +36,32 @@ class Result:
         return next(entry for entry in self.manifest["models"] if entry["label"] == model)
 
 
+class _Data(BaseModel):
+    label: str | int | float
+    spec: str
+
+
+class _Checkpoint(BaseModel):
+    model: str
+    run: str
+
+
+class _Manifest(BaseModel):
+    """What is relied on of a manifest; the rest may be anything."""
+
+    models: list[dict[str, Any]] = Field(min_length=1)
+    data: list[_Data] = Field(min_length=1)
+    analyses: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    versions: dict[str, Any] = Field(default_factory=dict)
+    checkpoints: list[_Checkpoint] = Field(default_factory=list)
+
+
+def _refuse_doubles(labels: list[str], path: Path) -> None:
+    if doubles := sorted({label for label in labels if labels.count(label) > 1}):
+        raise InputError(f"{path} names two models '{doubles[0]}' in its manifest, which is damaged; {_WANTED}")
+
+
 def read_result(text: str) -> Result:
     """Reads `[label=]DIR`.
 
@@ -47,16 +74,17 @@ def read_result(text: str) -> Result:
         raise InputError(f"{path} {'is a file' if path.exists() else 'does not exist'}; {_WANTED}")
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        _Manifest.model_validate(manifest)
         for model in manifest["models"]:
             model["label"] = str(model["label"])
-        str(manifest["data"][0]["label"])
+        _refuse_doubles([model["label"] for model in manifest["models"]], path)
         results = read_table(path / "results.csv")
         per_image = _read_per_image(path / "per_image.csv.gz")
     except InputError:
         raise
     except FileNotFoundError as error:
         raise InputError(f"{path} has no {Path(str(error.filename)).name}; {_WANTED}") from None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zlib.error) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, RecursionError, zlib.error) as error:
         reason = in_short(error)
         raise InputError(f"{path} can't be read as a result ({type(error).__name__}: {reason}); {_WANTED}") from None
     return Result(spec.label or path.resolve().name, path, results, per_image, manifest)

@@ -22,8 +22,12 @@ def root_of(spec: Spec) -> Path:
     if not spec.rest:
         raise InputError(f"'{spec.text}' names no folder; wanted {spec.kind}:ROOT")
     root = expand_path(spec.rest)
-    if not root.is_dir():
-        state = "is not a folder" if root.exists() else "does not exist"
+    try:
+        is_folder, exists = root.is_dir(), root.exists()
+    except OSError as error:  # a name too long for the system, or a folder that may not be entered
+        raise InputError(f"'{spec.rest}' can't be looked at ({error.strerror}); wanted {spec.kind}:ROOT") from None
+    if not is_folder:
+        state = "is not a folder" if exists else "does not exist"
         raise InputError(f"{root} {state}; wanted the root folder of the pictures, as {spec.kind}:ROOT")
     return root
 

@@ -12,7 +12,7 @@ from diffusionlens.analysis.probes.kinds import parse_kinds
 from diffusionlens.analysis.probes.presets import recipe_for
 from diffusionlens.analysis.probes.recipe import TASKS
 from diffusionlens.analysis.registry import parse_analyses, parse_options
-from diffusionlens.documents import DocumentKind, merge, put
+from diffusionlens.documents import DocumentKind, as_json, merge, put
 from diffusionlens.errors import InputError
 from diffusionlens.plans.published import published_names
 from diffusionlens.plans.schema import (
@@ -56,7 +56,7 @@ def read_plan(name: str | Path, settings: Sequence[str] = ()) -> Plan:
     for key, value in PLANS.parse_settings(settings).items():
         _set(content, key, value)
     try:
-        plan = Plan.model_validate_json(json.dumps(content, default=str))
+        plan = Plan.model_validate_json(as_json(content, f"plan {name}"))
     except ValidationError as error:
         raise InputError(f"plan {name}: {_explain(error, content)}") from None
     for title, section in plan.sections.items():

@@ -1,6 +1,5 @@
 """Reading recipes: YAML files that extend one another, overlays, and `--set key=value`."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from diffusionlens.documents import DocumentKind, merge, put
+from diffusionlens.documents import DocumentKind, as_json, merge, put
 from diffusionlens.errors import InputError
 from diffusionlens.training.recipe import Recipe
 
@@ -85,7 +84,7 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def _validate(content: dict[str, Any], where: str, settings: Mapping[str, Any]) -> Recipe:
     try:
         # By way of JSON, where pydantic's strict mode takes a list for a tuple and nothing else for anything else.
-        return Recipe.model_validate_json(json.dumps(content, default=str))
+        return Recipe.model_validate_json(as_json(content, f"recipe {where}"))
     except ValidationError as error:
         raise InputError(_explain(error, where, settings)) from None
 

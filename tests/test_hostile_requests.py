@@ -1,0 +1,175 @@
+"""Requests of every command that nobody can fulfil: one printable line, exit status 2, and nothing left behind.
+
+All of them in this process, and none gets as far as a network or a picture."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from diffusionlens.cli import main
+
+MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
+DATA = "scenes:?n=2"
+
+
+def refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line."""
+    monkeypatch.setattr(sys, "argv", ["diffusionlens", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    printed = capsys.readouterr()
+    assert left.value.code == 2, (arguments, printed)
+    assert printed.out == ""
+    lines = [line for line in printed.err.splitlines() if not line.startswith("scenes")]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    assert lines[0].isprintable()
+    return lines[0]
+
+
+ODD_DATA = [
+    "", " ", "scenes", "scenes:x", "scenes:?n=0", "scenes:?n=-1", "scenes:?n=1e9", "scenes:?n=²", "scenes:?n=", "scenes:?n", "scenes:?n=1&n=2",
+    "scenes:?size=8192", "scenes:?size=nan", "scenes:?context=inf", "scenes:?seed=-1", "scenes:?N=3", "voc:", "voc:\0", "voc:?year=2012", "coco:/",
+    "folder:", "folder:/dev/null", "folder:~nobody-of-this-name/x", "folder:/proc/self/mem", "imagenet:.", "imagenet:.?boxes=nowhere", "kitti:.", "nyuv2:.",
+    "nyuv2:.?list=/etc/passwd", "sunrgbd:.?depth=x", "ade20k:.?split=../../etc", "cityscapes:.", "camvid:.", "tiny-imagenet:.", "s3://bucket/x",
+    "file:///etc", "scenes:?n=2#x", "a=b=scenes:?n=2", "=scenes:?n=2", "folder:" + "x" * 5000, "folder:a\x1b[31mb\nc", "voc:.?year=99999999999999999999",
+]  # fmt: skip
+
+ODD_MODELS = [
+    "", " ", "timm:", "timm:x y", "timm:resnet18?pretrained=false", "timm:vit_tiny_patch16_224?pretrained=maybe", "timm:vit_tiny_patch16_224?img_size=0",
+    "timm:vit_tiny_patch16_224?pretrained=false&img_size=17", "timm:vit_tiny_patch16_224?pretrained=false&img_size=9999", "shipped:", "shipped:x",
+    "shipped:../../x", "hub:x", "/", "/dev/null", "/dev/zero", "/etc/passwd", "nowhere.pth", "nowhere.safetensors?branch=head", "nowhere@epoch=1",
+    "nowhere@epoch=-1", "nowhere@step=x", ".", "~nobody-of-this-name/a.pth", "a\x1b[2Jb.pth", "x" * 5000 + ".pth", "http://host/a.pth", "a.pth\0",
+    "timm:vit_tiny_patch16_224?pretrained=false&attention=softest", "timm:vit_tiny_patch16_224?" + "&".join(f"k{n}=1" for n in range(500)),
+]  # fmt: skip
+
+ODD_OPTIONS = [
+    ["--images", "0"], ["--images", "-1"], ["--images", "1.5"], ["--images", "9" * 5000], ["--batch-size", "0"], ["--batch-size", "-3"],
+    ["--workers", "-1"], ["--workers", "100000"], ["--seed", "-1"], ["--seed", "4294967296"], ["--seed", "0x10"], ["--size", "0"], ["--size", "-64"],
+    ["--size", "8192"], ["--size", "64x"], ["--size", "64x64x64"], ["--size", "nan"], ["--size", "65"], ["--layers", ""], ["--layers", "99"],
+    ["--layers", "-99"], ["--layers", "1-3"], ["--layers", "9" * 5000], ["--layers", "last,all"], ["--analyses", ""], ["--analyses", ","],
+    ["--analyses", "pib;norms"], ["--analyses", "PIB"], ["--device", "gpu"], ["--device", "cuda:-1"], ["--fit", "stretch"], ["--set", "pib"],
+    ["--set", "pib.hit"], ["--set", "=x"], ["--set", "pib.hit=[[[["], ["--set", "pib.hit=!!python/object/apply:os.system [true]"],
+    ["--set", "norms.fixed=.nan"], ["--set", "norms.fixed=-1"], ["--set", "similarity.rank_tokens=0"], ["--set", "x.y=1"], ["--nonsense"], ["-x"],
+    ["--set", "pib.hit=" + "[" * 3000],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", ODD_DATA, ids=range(len(ODD_DATA)))
+def test_data(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(["measure", MODEL, "--data", data, "--out", "deep/o"], monkeypatch, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("model", ODD_MODELS, ids=range(len(ODD_MODELS)))
+def test_models(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(["measure", model, "--data", DATA, "--out", "deep/o"], monkeypatch, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", ODD_OPTIONS, ids=range(len(ODD_OPTIONS)))
+def test_options(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(["measure", MODEL, "--data", DATA, "--out", "deep/o", *options], monkeypatch, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+ODD_RECIPES = {
+    "empty": "", "a list": "- 1\n", "a number": "7\n", "not YAML": "a: [1\n", "code": "!!python/object/apply:os.system ['true']\n",
+    "twice": "seed: 1\nseed: 2\n", "itself": "extends: own\n", "a circle of lists": "&a [*a]\n", "extends a number": "extends: 3\n",
+    "extends nothing": "extends: nowhere\n", "an unknown key": "extends: tiny_scenes_softmax\nlearning_rate: 1\n",
+    "a section as a number": "extends: tiny_scenes_softmax\noptimizer: 3\n", "a number as a section": "extends: tiny_scenes_softmax\nseed: {a: 1}\n",
+    "a key that is no text": "extends: tiny_scenes_softmax\n? [1, 2]\n: 3\n", "NaN": "extends: tiny_scenes_softmax\noptimizer: {lr: .nan}\n",
+    "infinity": "extends: tiny_scenes_softmax\noptimizer: {lr: .inf}\n", "negative": "extends: tiny_scenes_softmax\nbatch_size: -4\n",
+    "text for a number": "extends: tiny_scenes_softmax\nbatch_size: many\n", "a date": "extends: tiny_scenes_softmax\nlength: 2020-01-01\n",
+    "anchors without end": "a: &a [x,x,x]\nb: &b [*a,*a,*a]\nc: [*b,*b]\nextends: tiny_scenes_softmax\n",
+    "a control character": "extends: \"own\\e[31m\"\n", "two documents": "a: 1\n---\nb: 2\n", "a tab": "a:\n\tb: 1\n", "an alias of nothing": "a: *b\n",
+    "deep": "[" * 500, "null": "~\n",
+    "an alias inside itself": "extends: tiny_scenes_softmax\nx: &x {y: *x}\n", "a date as a key": "extends: tiny_scenes_softmax\n2020-01-01: 3\n",
+    "no date": "extends: tiny_scenes_softmax\nseed: 2020-13-45\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(ODD_RECIPES))
+def test_recipes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.yaml").write_text(ODD_RECIPES[kind], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    refused(["train", "own.yaml", "--data", "scenes:?n=64", "--out", "run"], monkeypatch, capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+
+
+def result(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "results.csv").write_text(
+        "model,data,analysis,metric,layer,head,token,value,low,high,n\na,d,pib,pib,1,,,5,4,6,9\n"
+    )
+    (folder / "manifest.json").write_text(
+        json.dumps({"models": [{"label": "a"}], "data": [{"label": "d", "spec": "scenes:"}]})
+    )
+    return folder
+
+
+HEAD = "model,data,analysis,metric,layer,head,token,value,low,high,n\n"
+ODD_RESULTS = {
+    "manifest: a list": ("manifest.json", b"[]"), "manifest: a number": ("manifest.json", b"7"), "manifest: empty": ("manifest.json", b""),
+    "manifest: not UTF-8": ("manifest.json", b'{"models": "\xff"}'), "manifest: deep": ("manifest.json", b"[" * 100_000),
+    "manifest: models a text": ("manifest.json", b'{"models": "abc", "data": [{"label": "d", "spec": "scenes:"}]}'),
+    "manifest: a model a number": ("manifest.json", b'{"models": [3], "data": [{"label": "d", "spec": "scenes:"}]}'),
+    "manifest: no data": ("manifest.json", b'{"models": [{"label": "a"}]}'),
+    "manifest: data a number": ("manifest.json", b'{"models": [{"label": "a"}], "data": 3}'),
+    "manifest: empty data": ("manifest.json", b'{"models": [{"label": "a"}], "data": []}'),
+    "manifest: two of one name": ("manifest.json", b'{"models": [{"label": "a"}, {"label": "a"}], "data": [{"label": "d", "spec": "scenes:"}]}'),
+    "manifest: no spec": ("manifest.json", b'{"models": [{"label": "a"}], "data": [{"label": "d"}]}'),
+    "manifest: spec a number": ("manifest.json", b'{"models": [{"label": "a"}], "data": [{"label": "d", "spec": 5}]}'),
+    "manifest: analyses a list": ("manifest.json", b'{"models": [{"label": "a"}], "data": [{"label": "d", "spec": "scenes:"}], "analyses": [1]}'),
+    "manifest: checkpoints a number": ("manifest.json", b'{"models": [{"label": "a"}], "data": [{"label": "d", "spec": "scenes:"}], "checkpoints": 5}'),
+    "results: empty": ("results.csv", b""), "results: other columns": ("results.csv", b"a,b\n1,2\n"),
+    "results: text for a number": ("results.csv", HEAD.encode() + b"a,d,pib,pib,1,,,many,4,6,9\n"),
+    "results: half a layer": ("results.csv", HEAD.encode() + b"a,d,pib,pib,1.5,,,5,4,6,9\n"),
+    "results: more cells": ("results.csv", HEAD.encode() + b"a,d,pib,pib,1,,,5,4,6,9,10,11\n"), "results: binary": ("results.csv", b"\0\1\2\xff" * 50),
+    "pictures: not gzip": ("per_image.csv.gz", b"name"), "pictures: cut short": ("per_image.csv.gz", gzip.compress(b"model,data\n" * 99)[:30]),
+    "pictures: other columns": ("per_image.csv.gz", gzip.compress(b"a,b\n1,2\n")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(ODD_RESULTS))
+def test_results_to_compare(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, content = ODD_RESULTS[kind]
+    (result(tmp_path / "odd") / name).write_bytes(content)
+    result(tmp_path / "good")
+    monkeypatch.chdir(tmp_path)
+    refused(["compare", "good", "odd", "--out", "o"], monkeypatch, capsys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "odd"]
+
+
+ODD_RUNS = {
+    "no manifest": None, "a list": b"[]", "empty": b"", "no steps": b"{}", "no step an epoch": b'{"steps_per_epoch": 0}',
+    "a fraction": b'{"steps_per_epoch": 1.5}', "true": b'{"steps_per_epoch": true}', "deep": b"[" * 100_000, "not UTF-8": b"\xff\xfe",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(ODD_RUNS))
+def test_runs_to_track(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "teacher").mkdir(parents=True)
+    (tmp_path / "run" / "recipe.yaml").write_text("")
+    (tmp_path / "run" / "teacher" / "epoch_0001.safetensors").write_bytes(b"nothing")
+    if (content := ODD_RUNS[kind]) is not None:
+        (tmp_path / "run" / "manifest.json").write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    refused(["track", "run", "--data", DATA, "--out", "o"], monkeypatch, capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
