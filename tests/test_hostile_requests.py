@@ -17,6 +17,7 @@ DATA = "scenes:?n=2"
 
 def refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """The one line."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # the command would take SIGTERM from whoever runs the tests
     monkeypatch.setattr(sys, "argv", ["diffusionlens", *arguments])
     with pytest.raises(SystemExit) as left:
         main()
