@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from diffusionlens.cli import main
+from diffusionlens.report import bundle
 
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 
@@ -40,7 +41,7 @@ def test_measure_as_a_program(tmp_path: Path) -> None:
 def test_the_same_arguments_give_the_same_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("diffusionlens.report.bundle.draw_figures", lambda *_: [])
+    monkeypatch.setattr(bundle, "draw_figures", lambda *_: [])
     tables = []
     for name in ("one", "two"):
         arguments = ["measure", MODEL, "--data", "scenes:?n=6&objects=2", "--out", str(tmp_path / name), "--json"]
@@ -165,7 +166,10 @@ def test_help_says_all_in_80_columns(
 
 def started(*arguments: str, **options: object) -> "subprocess.Popen[str]":
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "diffusionlens", *arguments]
+    # A shell's background job ignores SIGINT, and so do its children: the tests would wait for ever for one to end.
+    ready = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    ready += "runpy.run_module('diffusionlens', run_name='__main__', alter_sys=True)"
+    command = [sys.executable, "-c", ready, *arguments]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, **options)  # type: ignore[call-overload]
 
 

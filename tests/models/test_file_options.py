@@ -58,7 +58,7 @@ def test_a_file_of_a_timm_model_named(name: str, narrow: None, tmp_path: Path) -
 def test_weights_of_another_timm_model_are_refused(tmp_path: Path) -> None:
     path = written(plain_vit().state_dict(), tmp_path / "w.pth")
     refused(f"{path}?timm=vit_tiny_patch16_224", r"wanted \(1, 197, 192\)|lacks \d+ weights")
-    refused(f"{path}?timm=vit_tinny_patch16_224", r"did you mean \?timm=vit_tiny_patch16_224")
+    refused(f"{path}?timm=vit_tinny_patch16_224", r"did you mean '\?timm=vit_tiny_patch16_224'")
     refused(f"{path}?timm=resnet18", "no single grid of patch tokens")
     refused(f"{path}?timm=vit_tiny_patch16_224&heads=3", r"\?heads")
 
