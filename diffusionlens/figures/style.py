@@ -80,12 +80,15 @@ class ModelLook:
 
 
 def model_looks(models: Sequence[str]) -> dict[str, ModelLook]:
-    """A look for every model, by its place, in the colours of the page that is drawn for."""
+    """A look for every model, by its place, in the colours of the page that is drawn for. Behind the sixth, colours come again
+    with other lines and markers, so that 36 models look different."""
     colours = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
-    return {
-        model: ModelLook(colours[place % len(colours)], _LINES[place % 6], _MARKERS[place % 6])
-        for place, model in enumerate(models)
-    }
+    looks = {}
+    for place, model in enumerate(models):
+        turn, at = divmod(place, len(colours))
+        line, marker = _LINES[(at + turn) % len(_LINES)], _MARKERS[(at + turn) % len(_MARKERS)]
+        looks[model] = ModelLook(colours[at], line, marker)
+    return looks
 
 
 def legend_names(models: Sequence[str]) -> dict[str, str]:

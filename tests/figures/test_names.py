@@ -87,3 +87,11 @@ def test_pictures_with_a_single_box_come_first() -> None:
 
 def test_many_models_show_fewer_layers() -> None:
     assert [shown_layers(range(13), models) for models in (2, 4, 5)] == [[0, 6, 12], [6, 12], [12]]
+
+
+def test_many_models_look_different() -> None:
+    names = [str(place) for place in range(36)]
+    with look():
+        looks = model_looks(names)
+    assert len(set(looks.values())) == 36
+    assert [one.color for one in list(looks.values())[:6]] == [one.color for one in list(looks.values())[6:12]]
