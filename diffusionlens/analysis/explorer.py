@@ -36,7 +36,7 @@ class ExplorerOptions(Options):
     pictures: int = Field(default=0, ge=0)
     tokens: Stream = "normed"
     attention: bool = True
-    megabytes: float = Field(default=20, gt=0)
+    megabytes: float = Field(default=18, gt=0)
 
 
 class Explorer(Diagnostic):

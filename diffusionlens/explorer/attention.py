@@ -10,6 +10,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
+from diffusionlens.explorer.deflate import deflate
 from diffusionlens.explorer.packed import PackedMap
 
 Floats = NDArray[np.float64]
@@ -38,7 +39,7 @@ def pack_attention(weights: NDArray[np.floating]) -> PackedMap:
         steps = np.where(wide > 0, np.clip(np.rint(shares * levels), 1, levels), 0).astype(np.uint8)
         if levels > _LEVELS[-1] and _least_bytes(steps) > limit:
             continue  # no need to try
-        data = zlib.compress(largest.tobytes() + steps.tobytes(), 6)  # 9 takes ten times as long for a twentieth
+        data = deflate(largest.tobytes() + steps.tobytes())
         if len(data) <= limit:
             break
     error = np.abs(_weights(steps, largest, levels) - wide).max(initial=0.0)

@@ -16,7 +16,7 @@ from diffusionlens.material import ModelMaterial, ProbedPicture
 
 IGNORE = 255
 _CELL = 1.5  # inches
-_HEAD, _LINE, _BAR = 0.46, 0.2, 0.62  # inches: titles, a line of the legend, the colour bar with its numbers
+_HEAD, _LINE, _BAR = 0.46, 0.2, 0.8  # inches: titles, a line of the legend, the colour bar with its numbers
 _NAMED = 15  # classes in the legend
 _MAP = "viridis"
 _MOST = 95  # percentile of the measured depths at which the scale ends: one far room would take it from all others

@@ -37,7 +37,7 @@ def test_cosines_are_those_of_the_tokens(kind: str) -> None:
     packed = pack_cosines(planted)
     error = np.abs(unpack_cosines(packed, len(planted)) - expected).max()
     assert error <= packed.error + 1e-12
-    assert packed.error <= 0.01 < 0.02
+    assert packed.error <= 1 / (packed.levels - 1) < 0.02
     assert packed.levels == 201 or kind == "two dimensions"  # only what can't be foretold is stored more coarsely
 
 
@@ -111,7 +111,7 @@ def test_damaged_attention_is_refused(value: float) -> None:
 def test_eight_pictures_of_three_small_models_surely_fit() -> None:
     """ViT-S/16 at 224 pixels: 13 layers of 256 patches and CLS, in the page's base64."""
     extent = Extent(points=257, columns=257, layers=13, attention_layers=12, pixels=224 * 224)
-    assert 8 * 3 * extent.most_bytes() < 19e6  # the rest of the page is about 1 MB
-    assert most_pictures([extent] * 3, 20) == 8
-    by_hand = 13 * (0.85 * 257 * 256 / 2 + 400) + 12 * (0.22 * 257 * 257 + 4 * 257 + 400) + 224 * 224 / 2
+    assert 8 * 3 * extent.most_bytes() < 17.5e6  # the rest of a page of three models is about 2 MB
+    assert most_pictures([extent] * 3, 18) == 8
+    by_hand = 13 * (0.76 * 257 * 256 / 2 + 400) + 12 * (0.22 * 257 * 257 + 4 * 257 + 400) + 224 * 224 / 2
     assert extent.most_bytes() == pytest.approx(by_hand * 4 / 3, rel=1e-4)
