@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from diffusionlens.cli import main
-from diffusionlens.report import bundle
+from diffusionlens.pages import bundle
 
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 

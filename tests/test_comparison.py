@@ -13,7 +13,7 @@ import diffusionlens
 from diffusionlens.cli import main
 from diffusionlens.comparison.paired import paired_differences
 from diffusionlens.errors import InputError
-from diffusionlens.report.comparison_findings import comparison_findings
+from diffusionlens.pages.comparison_findings import comparison_findings
 from diffusionlens.results import PER_IMAGE_COLUMNS, Row, to_frame, write_table
 
 PICTURES = 200

@@ -13,7 +13,7 @@ from diffusionlens.cli import main
 from diffusionlens.errors import InputError
 from diffusionlens.figures.style import look
 from diffusionlens.figures.trajectories import layers_by_epoch, metric_by_epoch
-from diffusionlens.report.track import track_findings
+from diffusionlens.pages.track import track_findings
 from diffusionlens.results import Row, read_table, to_frame
 from tests.training.tiny import DATA, TINY, largest_difference, weights
 

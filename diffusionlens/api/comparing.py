@@ -7,10 +7,10 @@ from pathlib import Path
 from diffusionlens.api.requests import check_numbers, command_line
 from diffusionlens.comparison.paired import Comparison, compare_results
 from diffusionlens.comparison.result_directory import read_result
-from diffusionlens.report.comparison import write_comparison
-from diffusionlens.report.comparison_findings import comparison_findings
-from diffusionlens.report.directory import check_target
-from diffusionlens.report.findings import Finding
+from diffusionlens.pages.comparison import write_comparison
+from diffusionlens.pages.comparison_findings import comparison_findings
+from diffusionlens.pages.directory import check_target
+from diffusionlens.pages.findings import Finding
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from diffusionlens.api.requests import command_line, settings_of, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.data.transform import Fit
 from diffusionlens.models import Backbone, load_model
-from diffusionlens.report.bundle import write_bundle
-from diffusionlens.report.directory import check_target
-from diffusionlens.report.findings import Finding, findings
+from diffusionlens.pages.bundle import write_bundle
+from diffusionlens.pages.directory import check_target
+from diffusionlens.pages.findings import Finding, findings
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from diffusionlens.api.requests import check_numbers, command_line, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.errors import InputError
 from diffusionlens.models import Backbone, load_model
-from diffusionlens.report.bundle import write_bundle
-from diffusionlens.report.directory import check_target
+from diffusionlens.pages.bundle import write_bundle
+from diffusionlens.pages.directory import check_target
 from diffusionlens.spec import parse_size
 
 _MOST_SEEDS = 100

@@ -10,14 +10,14 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.requests import check_numbers, command_line, silent
 from diffusionlens.errors import InputError
+from diffusionlens.pages.directory import check_target
+from diffusionlens.pages.findings import Finding
 from diffusionlens.plans.content import Finished
 from diffusionlens.plans.jobs import jobs_of
 from diffusionlens.plans.needs import assign, layers_of, without
 from diffusionlens.plans.plan_files import read_plan
 from diffusionlens.plans.run import Hardware, Workshop, check_models, run_jobs
 from diffusionlens.plans.write import write_report
-from diffusionlens.report.directory import check_target
-from diffusionlens.report.findings import Finding
 from diffusionlens.spec import parse_size
 
 

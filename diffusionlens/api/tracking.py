@@ -11,9 +11,9 @@ from diffusionlens.analysis.track import track as track_moments
 from diffusionlens.api.requests import command_line, settings_of, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.data.transform import Fit
-from diffusionlens.report.directory import check_target
-from diffusionlens.report.findings import Finding
-from diffusionlens.report.track import track_findings, write_track
+from diffusionlens.pages.directory import check_target
+from diffusionlens.pages.findings import Finding
+from diffusionlens.pages.track import track_findings, write_track
 
 TRACKED = "pib,norms,sparsity,similarity"
 """The analyses whose numbers make curves over training."""

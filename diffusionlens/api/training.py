@@ -8,7 +8,7 @@ from diffusionlens.api.requests import settings_of
 from diffusionlens.api.tracking import TRACKED
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.errors import InputError
-from diffusionlens.report.diagnosis import Diagnosis
+from diffusionlens.pages.diagnosis import Diagnosis
 from diffusionlens.training.recipe import Recipe
 from diffusionlens.training.train import Trained
 from diffusionlens.training.train import train as run_training

@@ -10,7 +10,7 @@ import typer
 from diffusionlens import api
 from diffusionlens.cli.parts import Json, Seed, at_work, say
 from diffusionlens.errors import printable
-from diffusionlens.report.comparison_findings import shown_differences
+from diffusionlens.pages.comparison_findings import shown_differences
 
 
 def compare(

@@ -15,6 +15,22 @@ from diffusionlens.comparison.paired import compare_results
 from diffusionlens.comparison.result_directory import Result
 from diffusionlens.errors import InputError
 from diffusionlens.explorer.section import Section, explorer_section
+from diffusionlens.pages.comparison import draw_differences
+from diffusionlens.pages.descriptions import count_of
+from diffusionlens.pages.figures import PageFigure, draw_figures
+from diffusionlens.pages.findings import Finding, findings
+from diffusionlens.pages.page import ANALYSES, by_layer, cell
+from diffusionlens.pages.tables import (
+    Setting,
+    best_cells,
+    better_headings,
+    key_metrics,
+    last_layer_rows,
+    last_layer_table,
+    write_formats,
+)
+from diffusionlens.pages.template import PageSection, Table
+from diffusionlens.pages.track import draw_track, track_findings, track_table
 from diffusionlens.plans.differences import HEADLINES, difference, sentence
 from diffusionlens.plans.jobs import Job
 from diffusionlens.plans.protocol import protocol_of
@@ -29,22 +45,6 @@ from diffusionlens.plans.schema import (
     TrackSection,
 )
 from diffusionlens.plans.score_table import published_table, score_table, scores_of
-from diffusionlens.report.comparison import draw_differences
-from diffusionlens.report.descriptions import count_of
-from diffusionlens.report.figures import PageFigure, draw_figures
-from diffusionlens.report.findings import Finding, findings
-from diffusionlens.report.page import ANALYSES, by_layer, cell
-from diffusionlens.report.tables import (
-    Setting,
-    best_cells,
-    better_headings,
-    key_metrics,
-    last_layer_rows,
-    last_layer_table,
-    write_formats,
-)
-from diffusionlens.report.template import PageSection, Table
-from diffusionlens.report.track import draw_track, track_findings, track_table
 
 _FIRST = ("probe_by_layer", "gain_bars", "pib_by_layer", "leakage_by_layer")
 """Figures whose sentences come first on the page; those of the others stand in their section."""

@@ -9,8 +9,8 @@ import pandas as pd
 
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.comparison.paired import paired_differences
-from diffusionlens.report.comparison_findings import Shown, difference_sentence
-from diffusionlens.report.findings import Finding
+from diffusionlens.pages.comparison_findings import Shown, difference_sentence
+from diffusionlens.pages.findings import Finding
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from diffusionlens.analysis.probes.recipe import TASKS
 from diffusionlens.analysis.registry import parse_analyses, parse_options
 from diffusionlens.documents import DocumentKind, as_json, merge, put
 from diffusionlens.errors import InputError
+from diffusionlens.pages.figures import FIGURE_STEMS
+from diffusionlens.pages.track import TRACK_STEMS
 from diffusionlens.plans.published import published_names
 from diffusionlens.plans.schema import (
     Column,
@@ -27,8 +29,6 @@ from diffusionlens.plans.schema import (
     TrackSection,
     Value,
 )
-from diffusionlens.report.figures import FIGURE_STEMS
-from diffusionlens.report.track import TRACK_STEMS
 from diffusionlens.spec import parse_size
 
 PLANS = DocumentKind("plan", packed="_plans", folder="analyses", example="images=100 or pib.images=100")

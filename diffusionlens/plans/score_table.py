@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from diffusionlens.analysis.run import Measurement
+from diffusionlens.pages.numbers import short, with_interval
+from diffusionlens.pages.tables import Setting, best_cells
 from diffusionlens.plans.differences import Score, difference, last_row, of_pictures
 from diffusionlens.plans.published import Published, read_published
 from diffusionlens.plans.schema import Column, MeasureSection, Plan, ProbeSection, TableSection
-from diffusionlens.report.numbers import short, with_interval
-from diffusionlens.report.tables import Setting, best_cells
 from diffusionlens.spec import parse_spec
 
 _NONE = "–"

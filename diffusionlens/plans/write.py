@@ -8,12 +8,12 @@ import pandas as pd
 
 from diffusionlens.analysis.outcome import versions
 from diffusionlens.analysis.run import Measurement
+from diffusionlens.pages.bundle import write_measured
+from diffusionlens.pages.directory import whole_directory
+from diffusionlens.pages.findings import Finding
+from diffusionlens.pages.page import facts_of_data, facts_of_model, unmeasured
+from diffusionlens.pages.template import Facts, Page, render
 from diffusionlens.plans.content import Content, Finished, content_of
-from diffusionlens.report.bundle import write_measured
-from diffusionlens.report.directory import whole_directory
-from diffusionlens.report.findings import Finding
-from diffusionlens.report.page import facts_of_data, facts_of_model, unmeasured
-from diffusionlens.report.template import Facts, Page, render
 from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS
 
 _FINDINGS_NOTE = (

@@ -19,7 +19,7 @@ from diffusionlens.data.batches import load_batches
 from diffusionlens.data.transform import FitTransform
 from diffusionlens.explorer.packed import ExploredModel
 from diffusionlens.explorer.section import explorer_section
-from diffusionlens.report.template import Page, render
+from diffusionlens.pages.template import Page, render
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>&'"
 LAYERS = (0, 6, 12)

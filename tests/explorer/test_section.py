@@ -15,9 +15,9 @@ from diffusionlens.explorer.attention import pack_attention
 from diffusionlens.explorer.cosines import pack_cosines
 from diffusionlens.explorer.packed import ExploredModel, PackedLayer, PackedPicture
 from diffusionlens.explorer.section import explorer_section
-from diffusionlens.report.template import Page, render
-from tests.report.test_bundle import EVIL
-from tests.report.test_bundle import Page as Tags
+from diffusionlens.pages.template import Page, render
+from tests.pages.test_bundle import EVIL
+from tests.pages.test_bundle import Page as Tags
 
 
 def model(label: str, places: tuple[int, ...] = (3, 7), *, cls: bool = True) -> ExploredModel:

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -171,11 +172,13 @@ def test_manifest_says_how(out: Path, models: list[str]) -> None:
 
 
 def test_the_package_keeps_its_rooms() -> None:
-    """`report` is a function of the package, and a room of it."""
-    from diffusionlens.report.figures import FIGURE_STEMS
+    """`report` is a function of the package: no room may have its name."""
+    from diffusionlens.pages.figures import FIGURE_STEMS
 
     assert "pib_by_layer" in FIGURE_STEMS
     assert callable(diffusionlens.report)
+    for name in diffusionlens.__all__:
+        assert find_spec(f"diffusionlens.{name}") is None, f"diffusionlens.{name} is a function and a module"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from diffusionlens.report.numbers import short, with_interval
+from diffusionlens.pages.numbers import short, with_interval
 from diffusionlens.results import Row
 
 

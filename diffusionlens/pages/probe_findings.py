@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from diffusionlens.report.numbers import overlap, short, with_interval
-from diffusionlens.report.sentences import Numbers
+from diffusionlens.pages.numbers import overlap, short, with_interval
+from diffusionlens.pages.sentences import Numbers
 
 _SCORES = {
     "segmentation": ("miou", "mIoU", " %"),

@@ -7,11 +7,11 @@ import pandas as pd
 
 from diffusionlens.explorer.section import explorer_section
 from diffusionlens.material import ModelMaterial
-from diffusionlens.report.descriptions import count_of
-from diffusionlens.report.figures import PageFigure
-from diffusionlens.report.findings import findings
-from diffusionlens.report.tables import by_layer_table, key_metrics, last_layer_rows, last_layer_table
-from diffusionlens.report.template import Facts, Page, Table, render
+from diffusionlens.pages.descriptions import count_of
+from diffusionlens.pages.figures import PageFigure
+from diffusionlens.pages.findings import findings
+from diffusionlens.pages.tables import by_layer_table, key_metrics, last_layer_rows, last_layer_table
+from diffusionlens.pages.template import Facts, Page, Table, render
 
 ANALYSES = {
     "pib": "Point-in-Box",

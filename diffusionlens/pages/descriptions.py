@@ -10,7 +10,7 @@ from diffusionlens.figures.layer_curves import SIMILARITY_PANELS, SPARSITY_PANEL
 from diffusionlens.figures.picture_maps import overlay_places, shown_layers
 from diffusionlens.figures.probe_curves import SCORES, score_rows
 from diffusionlens.material import ModelMaterial
-from diffusionlens.report.numbers import short
+from diffusionlens.pages.numbers import short
 
 _PIB = (Panel("Point-in-Box", "", "pib", "pib"),)
 _CURVES: dict[str, Sequence[Panel]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffusionlens.errors import InputError
-from diffusionlens.report.directory import check_target, whole_directory
+from diffusionlens.pages.directory import check_target, whole_directory
 
 NOBODY = 65534
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from diffusionlens.report.numbers import percent_with_interval, short, with_interval
-from diffusionlens.report.sentences import Numbers
+from diffusionlens.pages.numbers import percent_with_interval, short, with_interval
+from diffusionlens.pages.sentences import Numbers
 
 
 def leakage_sentence(own: Numbers) -> str | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from diffusionlens.material import ModelMaterial, NormHistogram, SamplePicture
-from diffusionlens.report.descriptions import basis_of, count_of, gist_of
+from diffusionlens.pages.descriptions import basis_of, count_of, gist_of
 from diffusionlens.results import Row, to_frame
 
 

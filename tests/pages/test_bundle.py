@@ -12,11 +12,11 @@ import pytest
 from diffusionlens import measure
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.errors import InputError
-from diffusionlens.report import bundle
-from diffusionlens.report.bundle import write_bundle
-from diffusionlens.report.numbers import typeset, with_interval
-from diffusionlens.report.page import cell
-from diffusionlens.report.tables import last_layer_table
+from diffusionlens.pages import bundle
+from diffusionlens.pages.bundle import write_bundle
+from diffusionlens.pages.numbers import typeset, with_interval
+from diffusionlens.pages.page import cell
+from diffusionlens.pages.tables import last_layer_table
 
 EVIL = "<img src=x onerror=alert(1)>&'\""
 

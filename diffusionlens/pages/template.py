@@ -11,9 +11,9 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from diffusionlens.explorer.section import Section
-from diffusionlens.report.figures import PageFigure
-from diffusionlens.report.findings import Finding
-from diffusionlens.report.numbers import typeset
+from diffusionlens.pages.figures import PageFigure
+from diffusionlens.pages.findings import Finding
+from diffusionlens.pages.numbers import typeset
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def render(page: Page) -> str:
     request inside the page, and lets no script run but the explorer's own."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["typeset"] = typeset  # returns plain text, which is escaped after it
-    room = files("diffusionlens.report")
+    room = files("diffusionlens.pages")
     template = environment.from_string(room.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     return template.render(
         page=page,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from diffusionlens.report.tables import by_layer_table, last_layer_rows, last_layer_table, write_tables
+from diffusionlens.pages.tables import by_layer_table, last_layer_rows, last_layer_table, write_tables
 from diffusionlens.results import Row, to_frame
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from diffusionlens.report.diffusion_findings import (
+from diffusionlens.pages.diffusion_findings import (
     discovery_sentence,
     leakage_sentence,
     provenance_sentence,
     spread_sentence,
 )
-from diffusionlens.report.numbers import overlap, percent_with_interval, short, with_interval
-from diffusionlens.report.probe_findings import gain_sentence, probe_sentence, protocol_sentence
+from diffusionlens.pages.numbers import overlap, percent_with_interval, short, with_interval
+from diffusionlens.pages.probe_findings import gain_sentence, probe_sentence, protocol_sentence
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 from diffusionlens.models.run_directory import list_weights
-from diffusionlens.report.track import write_track
+from diffusionlens.pages.track import write_track
 from diffusionlens.results import read_table
 
 FOLDER = "diagnostics"

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from diffusionlens.report.findings import Finding, findings
-from diffusionlens.report.numbers import typeset
+from diffusionlens.pages.findings import Finding, findings
+from diffusionlens.pages.numbers import typeset
 from diffusionlens.results import Row, to_frame
 
 

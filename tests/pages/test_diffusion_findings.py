@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffusionlens.report.findings import findings
+from diffusionlens.pages.findings import findings
 from diffusionlens.results import Row, to_frame
 
 

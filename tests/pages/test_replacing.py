@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffusionlens.errors import InputError
-from diffusionlens.report.directory import CONTENTS, check_target, whole_directory
+from diffusionlens.pages.directory import CONTENTS, check_target, whole_directory
 
 
 def kept_by(error: pytest.ExceptionInfo[InputError]) -> Path:

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from diffusionlens.report.findings import findings
-from diffusionlens.report.numbers import overlap
+from diffusionlens.pages.findings import findings
+from diffusionlens.pages.numbers import overlap
 from diffusionlens.results import Row, to_frame
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pandas as pd
 
-from diffusionlens.report.numbers import typeset, with_interval
+from diffusionlens.pages.numbers import typeset, with_interval
 
 _TOKENS = ("patch", "cls", "cls+patch", "shuffled_cls+patch", "mean+patch")
 

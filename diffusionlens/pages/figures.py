@@ -25,7 +25,7 @@ from diffusionlens.figures.probe_pictures import depth_pictures, segmentation_pi
 from diffusionlens.figures.sparsity_heatmap import support_by_head
 from diffusionlens.figures.style import DPI, freeze_layout, look, save_figure
 from diffusionlens.material import ModelMaterial
-from diffusionlens.report.descriptions import added_panels, basis_of, gist_of
+from diffusionlens.pages.descriptions import added_panels, basis_of, gist_of
 
 Draw = Callable[[pd.DataFrame, Sequence[str], Sequence[ModelMaterial]], Figure | None]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from diffusionlens.comparison.paired import Comparison
-from diffusionlens.report.findings import Finding
-from diffusionlens.report.numbers import short
-from diffusionlens.report.tables import KEY_METRICS
+from diffusionlens.pages.findings import Finding
+from diffusionlens.pages.numbers import short
+from diffusionlens.pages.tables import KEY_METRICS
 
 _CALM = {"pib_chance", "pib_center", "leakage_chance"}
 """Properties of the pictures: in the table, but no news."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diffusionlens.analysis.run import Measurement
-from diffusionlens.report.directory import whole_directory
-from diffusionlens.report.figures import draw_figures
-from diffusionlens.report.page import render_page
-from diffusionlens.report.tables import write_tables
+from diffusionlens.pages.directory import whole_directory
+from diffusionlens.pages.figures import draw_figures
+from diffusionlens.pages.page import render_page
+from diffusionlens.pages.tables import write_tables
 from diffusionlens.results import write_table
 
 _ESCAPE = "backslashreplace"  # a file name may hold bytes that are no text; JSON reads the escape back

@@ -9,15 +9,15 @@ import pandas as pd
 from diffusionlens.analysis.track import Track
 from diffusionlens.figures.layer_curves import Panel
 from diffusionlens.figures.trajectories import LAYER_PANELS, TRACK_PANELS, last_layer, layers_by_epoch, metric_by_epoch
-from diffusionlens.report.bundle import write_measured
-from diffusionlens.report.descriptions import count_of
-from diffusionlens.report.directory import whole_directory
-from diffusionlens.report.figures import PageFigure, draw_figure
-from diffusionlens.report.findings import Finding
-from diffusionlens.report.numbers import overlap, short, with_interval
-from diffusionlens.report.page import cell, facts_of_data, facts_of_run
-from diffusionlens.report.tables import write_formats
-from diffusionlens.report.template import Facts, Page, Table, render
+from diffusionlens.pages.bundle import write_measured
+from diffusionlens.pages.descriptions import count_of
+from diffusionlens.pages.directory import whole_directory
+from diffusionlens.pages.figures import PageFigure, draw_figure
+from diffusionlens.pages.findings import Finding
+from diffusionlens.pages.numbers import overlap, short, with_interval
+from diffusionlens.pages.page import cell, facts_of_data, facts_of_run
+from diffusionlens.pages.tables import write_formats
+from diffusionlens.pages.template import Facts, Page, Table, render
 
 _NAMED = (
     (TRACK_PANELS[0], "Point-in-Box", " %"),

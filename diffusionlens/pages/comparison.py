@@ -10,15 +10,15 @@ from diffusionlens.analysis.outcome import versions
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.comparison.paired import Comparison
 from diffusionlens.figures.differences import DIFFERENCE_PANELS, differences_by_layer
-from diffusionlens.report.bundle import write_measured
-from diffusionlens.report.comparison_findings import comparison_findings, shown_differences
-from diffusionlens.report.descriptions import count_of
-from diffusionlens.report.directory import whole_directory
-from diffusionlens.report.figures import PageFigure, draw_figure
-from diffusionlens.report.numbers import short, with_interval
-from diffusionlens.report.page import cell
-from diffusionlens.report.tables import write_formats
-from diffusionlens.report.template import Facts, Page, Table, render
+from diffusionlens.pages.bundle import write_measured
+from diffusionlens.pages.comparison_findings import comparison_findings, shown_differences
+from diffusionlens.pages.descriptions import count_of
+from diffusionlens.pages.directory import whole_directory
+from diffusionlens.pages.figures import PageFigure, draw_figure
+from diffusionlens.pages.numbers import short, with_interval
+from diffusionlens.pages.page import cell
+from diffusionlens.pages.tables import write_formats
+from diffusionlens.pages.template import Facts, Page, Table, render
 from diffusionlens.results import write_table
 
 _FINDINGS_NOTE = (

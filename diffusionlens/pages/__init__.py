@@ -1,0 +1,1 @@
+"""Pages: a measurement in, a result directory with one page out."""

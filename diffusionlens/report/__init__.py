@@ -1,1 +1,0 @@
-"""Report: a measurement in, a result directory with one page out."""
