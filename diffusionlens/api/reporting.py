@@ -83,7 +83,6 @@ def report(
     known = check_models([models] if isinstance(models, str) else list(models), jobs, layers_of(chosen))
     shop = Workshop(place.with_name(f".{place.name}.parts"), known, seed, Hardware(device, batch_size, workers))
     shop.open(resume=resume)
-    done = run_jobs(jobs, shop, progress, say)
     request = {
         "plan": str(plan),
         "settings": {
@@ -95,7 +94,11 @@ def report(
         },
         "command": command_line(),
     }
-    page, found = write_report(Finished(chosen, known.labels, jobs, done, seed), place, request, shop.place)
-    shop.close()
+    try:
+        done = run_jobs(jobs, shop, progress, say)
+        page, found = write_report(Finished(chosen, known.labels, jobs, done, seed), place, request, shop.place)
+        shop.close()
+    finally:
+        shop.leave()
     seconds = {job.name: float(own.manifest["wall_seconds"]) for job, own in zip(jobs, done, strict=True)}
     return Reported(page, known.labels, found, seconds)

@@ -7,6 +7,7 @@
     RUN/checkpoints/epoch_0010.pt           the same, kept
     RUN/teacher/last.safetensors            the teacher's backbone, for load_model
     RUN/teacher/epoch_0010.safetensors      the same, kept; epoch_0000 is the untrained network
+    RUN/.lock                               empty; held by whoever trains here
 
 A checkpoint inside an epoch is named by its step: step_00000400.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from diffusionlens.errors import InputError
 from diffusionlens.spec import is_whole
 
-RECIPE, MANIFEST, LOG = "recipe.yaml", "manifest.json", "log.jsonl"
+RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "log.jsonl", ".lock"
 CHECKPOINTS, TEACHER, LAST = "checkpoints", "teacher", "last"
 _NAME = re.compile(r"^(?:epoch_(?P<epoch>\d+)|step_(?P<step>\d+))$")
 

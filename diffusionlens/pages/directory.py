@@ -5,10 +5,11 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from diffusionlens.errors import InputError
+from diffusionlens.locks import temporary_directory
 
 CONTENTS = {
     "index.html": "the page",
@@ -137,7 +138,7 @@ def whole_directory(out: Path | str, room: Path | None = None) -> Iterator[Path]
             undeclared = {path.name for path in temporary.iterdir()} - set(CONTENTS)
             if undeclared:
                 raise AssertionError(
-                    f"{sorted(undeclared)} not declared in report/directory.py; the next run would balk"
+                    f"{sorted(undeclared)} not declared in pages/directory.py; the next run would balk"
                 )
             _take_place(temporary, place)
     except OSError as error:
@@ -151,21 +152,18 @@ def _beside(place: Path, room: Path | None = None) -> Iterator[Path]:
     """A new directory beside `place` or in `room`, gone afterwards; parents made for it go too when `place` has not
     come to be."""
     missing = [parent for parent in place.parents if not parent.exists()]
-    temporary: Path | None = None
     try:
-        for left in reversed(range(_TRIES)):
-            try:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                temporary = Path(tempfile.mkdtemp(prefix=".diffusionlens-", dir=room or place.parent))
-                break
-            except FileNotFoundError:  # another run that only tried has taken its empty parents back
-                if not left:
-                    raise
-        assert temporary is not None
-        yield temporary
+        with ExitStack() as stack:
+            for left in reversed(range(_TRIES)):
+                try:
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    temporary = stack.enter_context(temporary_directory(room or place.parent))
+                    break
+                except FileNotFoundError:  # another run that only tried has taken its empty parents back
+                    if not left:
+                        raise
+            yield temporary
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
         if not os.path.exists(place):  # noqa: PTH110  (the method raises for a name that is too long)
             for parent in missing:
                 with suppress(OSError):  # somebody has put something there since

@@ -26,12 +26,15 @@ from diffusionlens.capture import capture
 from diffusionlens.data import open_data
 from diffusionlens.data.digest import content_of
 from diffusionlens.errors import InputError
+from diffusionlens.locks import BusyError, Lock, lock
 from diffusionlens.models import load_model
 from diffusionlens.models.run_directory import is_run
 from diffusionlens.models.weights_file import sha256
 from diffusionlens.plans.jobs import Job
 from diffusionlens.plans.parts import read_part, save_part
 from diffusionlens.spec import expand_path, parse_size, parse_spec
+
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Workshop:
     def __init__(self, place: Path, models: Models, seed: int, hardware: Hardware) -> None:
         self.place, self.models, self.seed, self.hardware = place, models, seed, hardware
         self._code = _code_digest()
+        self._lock: Lock | None = None
 
     def open(self, *, resume: bool) -> None:
         """Makes the folder; without `resume` what an earlier run left is thrown away.
@@ -98,17 +102,26 @@ class Workshop:
             InputError: the folder can't be made.
         """
         try:
-            if not resume:
-                shutil.rmtree(self.place, ignore_errors=True)
             self.place.mkdir(parents=True, exist_ok=True)
-            for left in [*self.place.glob("*.part"), *self.place.glob(".diffusionlens-*")]:
-                shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
+            self._lock = lock(self.place / _LOCK)
+            before = [path for path in self.place.iterdir() if path.name != _LOCK]
+            for left in before:
+                if not resume or left.suffix == ".part" or left.name.startswith(".diffusionlens-"):
+                    shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
+        except BusyError:
+            raise InputError(f"another report is writing {self.place}; wait for it, or choose another --out") from None
         except OSError as error:
             raise InputError(f"{self.place} can't be made ({error.strerror}); choose another --out") from None
 
     def close(self) -> None:
         """Throws the parts away."""
         shutil.rmtree(self.place, ignore_errors=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Lets another report work here."""
+        if self._lock is not None:
+            self._lock.release()
 
     def key(self, job: Job) -> str:
         """Of the request, the models, the pictures, versions and the code of this package."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diffusionlens.errors import InputError
+from diffusionlens.locks import BusyError, Lock, lock
 from diffusionlens.models import run_directory as layout
 from diffusionlens.models.own_format import describe, save_own
 from diffusionlens.models.run_directory import checkpoint_name
@@ -24,6 +25,7 @@ class RunDirectory:
         self.log = path / layout.LOG
         self.last = path / layout.CHECKPOINTS / f"{layout.LAST}.pt"
         self.manifest: dict[str, Any] = {}
+        self._lock: Lock | None = None
 
     def check_new(self) -> None:
         """Refuses a place that holds something.
@@ -33,14 +35,17 @@ class RunDirectory:
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"--out {self.path} is a file; wanted a directory to make")
-        if self.last.exists():
-            raise InputError(f"--out {self.path} holds a run; continue it with --resume, or choose another directory")
+        self._check_no_checkpoint()
         begun = layout.is_run(self.path)  # a run that was stopped before its first checkpoint may be begun again
         if self.path.is_dir() and any(self.path.iterdir()) and not begun:
             raise InputError(f"--out {self.path} holds something that is not a run; choose another directory")
         nearest = next(parent for parent in (self.path.absolute(), *self.path.absolute().parents) if parent.exists())
         if not os.access(nearest, os.W_OK):
             raise InputError(f"--out {self.path}: {nearest} can't be written to; choose another directory")
+
+    def _check_no_checkpoint(self) -> None:
+        if self.last.exists():
+            raise InputError(f"--out {self.path} holds a run; continue it with --resume, or choose another directory")
 
     def check_old(self) -> None:
         """Refuses to resume where there is nothing to resume.
@@ -51,11 +56,11 @@ class RunDirectory:
         if not self.last.is_file():
             raise InputError(f"--resume: {self.last} does not exist; without --resume a new run begins there")
 
-    def begin(self, recipe: Recipe, manifest: dict[str, Any]) -> None:
+    def begin(self, recipe: Recipe, manifest: dict[str, Any], *, fresh: bool) -> None:
         """Makes the directory, or takes over that of the run that is resumed, and writes recipe and manifest.
 
         Raises:
-            InputError: it can't be written.
+            InputError: it can't be written, another run is writing it, or a `fresh` run finds that one was there meanwhile.
         """
         try:
             for name in (layout.CHECKPOINTS, layout.TEACHER):
@@ -64,11 +69,23 @@ class RunDirectory:
             raise InputError(
                 f"--out {self.path} could not be made ({error.strerror}); choose another directory"
             ) from None
+        try:
+            self._lock = lock(self.path / layout.LOCK)
+        except (BusyError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "another run is writing it"
+            raise InputError(f"--out {self.path}: {reason}; wait for it, or choose another directory") from None
+        if fresh:
+            self._check_no_checkpoint()
         for left in self.path.rglob(".*.part"):  # what a killed process was writing
             left.unlink(missing_ok=True)
         write_whole(self.path / layout.RECIPE, lambda file: file.write(write_recipe(recipe).encode()))
         self.manifest = manifest
         self.note()
+
+    def leave(self) -> None:
+        """Lets another run write here."""
+        if self._lock is not None:
+            self._lock.release()
 
     def note(self, **facts: Any) -> None:
         """Writes the manifest with `facts` changed."""

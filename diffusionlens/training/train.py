@@ -85,6 +85,7 @@ def train(
         ranks.wait()
         return _train(recipe, source, directory, ranks, resume, after_save)
     finally:
+        directory.leave()
         ranks.leave()
 
 
@@ -115,7 +116,7 @@ def _train(
     else:
         seed_everything(recipe.seed, ranks.rank, step)
     if ranks.first:
-        directory.begin(recipe, _manifest(recipe, data, ranks, timetable, step))
+        directory.begin(recipe, _manifest(recipe, data, ranks, timetable, step), fresh=earlier is None)
         _announce(recipe, plan, timetable, step, directory)
     log = RunLog(_sinks(recipe, directory, step) if ranks.first else [])
     skipped = dict(earlier["skipped"]) if earlier is not None else dict(source.skipped)

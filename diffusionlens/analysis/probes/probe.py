@@ -31,6 +31,7 @@ from diffusionlens.analysis.run import Measurement
 from diffusionlens.capture import capture
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError
+from diffusionlens.locks import temporary_directory
 from diffusionlens.material import ModelMaterial
 from diffusionlens.memory import enough_memory
 from diffusionlens.models.backbone import Backbone
@@ -82,11 +83,7 @@ def probe(
         if cache is None:
             place = None if settings.room is None else _nearest(settings.room)
             with processes.together():
-                made = (
-                    stack.enter_context(tempfile.TemporaryDirectory(prefix=".diffusionlens-tokens-", dir=place))
-                    if processes.rank == 0
-                    else None
-                )
+                made = _scratch(place, stack) if processes.rank == 0 else None
             cache = Path(str(processes.share(made)))
         info: dict[str, Any] = {}
         for run in runs:
@@ -103,6 +100,15 @@ def probe(
         manifest = manifest_of(runs, test, train, settings, info, device, processes, time.monotonic() - started)
         material = [ModelMaterial(run.backbone.label, [], probed=run.shown) for run in runs]
         return ProbeOutcome(Measurement(tidy(results[COLUMNS]), per_image, material, manifest), runs)
+
+
+def _scratch(place: Path | None, stack: ExitStack) -> Path:
+    """For the tokens of this run alone."""
+    place = place or Path(tempfile.gettempdir())
+    try:
+        return stack.enter_context(temporary_directory(place, "tokens-"))
+    except OSError as error:
+        raise InputError(f"no room for tokens in {place} ({error.strerror or error}); give --cache DIR") from None
 
 
 def _nearest(place: Path) -> Path:

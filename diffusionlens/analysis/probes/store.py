@@ -1,10 +1,13 @@
 """Tokens of a data set on disk: every layer one memory-mapped file, written once and found again by later runs."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,13 @@ from diffusionlens.data.batches import load_batches
 from diffusionlens.data.digest import content_of
 from diffusionlens.data.sample import Picture, PictureSource, Sample
 from diffusionlens.data.transform import Fit, FitTransform
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
+from diffusionlens.locks import temporary_directory
 from diffusionlens.models.backbone import Backbone
 
-_FORMAT = 1
+_FORMAT = 2
+_META = "meta.json"
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,12 @@ class TokenStore:
         self.places: list[list[Any]] = self.meta["targets"]
         self.labels: list[int | None] = self.meta["labels"]
         self._open: dict[str, NDArray[Any]] = {}
+        kind = np.uint8 if self.meta["target"] == "mask" else np.float32
+        for name in self.meta["files"]:  # at once: a file that is open stays, whatever another run does to the cache
+            if name.endswith(".npy"):
+                self._open[name] = np.load(self.folder / name, mmap_mode="r")
+            elif (self.folder / name).stat().st_size:
+                self._open[name] = np.memmap(self.folder / name, dtype=kind, mode="r")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -74,10 +86,9 @@ class TokenStore:
 
     def tokens(self, layer: int, pictures: Sequence[int]) -> tuple[Tensor | None, Tensor]:
         """CLS [B,D] or None, and patches [B,h,w,D] (or their mean [B,D]) of some pictures, float32."""
-        name = f"layer-{layer:02d}.npy"
-        if name not in self._open:
-            self._open[name] = np.load(self.folder / name, mmap_mode="r")
-        values = torch.from_numpy(self._open[name][[self.rows[place] for place in pictures]]).float()
+        values = torch.from_numpy(
+            self._open[f"layer-{layer:02d}.npy"][[self.rows[place] for place in pictures]]
+        ).float()
         cls = values[:, 0] if self.meta["cls"] else None
         rest = values[:, int(self.meta["cls"]) :]
         return cls, rest[:, 0] if self.meta["pooled"] else rest.unflatten(1, self.meta["grid"])
@@ -85,9 +96,6 @@ class TokenStore:
     def target(self, picture: int) -> Tensor:
         """The mask (uint8 values, 255 ignored) or depth (float32, NaN without reading) [H,W] of a picture."""
         name, offset, height, width = self.places[picture]
-        kind = np.uint8 if self.meta["target"] == "mask" else np.float32
-        if name not in self._open:
-            self._open[name] = np.memmap(self.folder / name, dtype=kind, mode="r")
         flat = np.array(self._open[name][offset : offset + height * width])
         return torch.from_numpy(flat.reshape(height, width))
 
@@ -137,32 +145,60 @@ def open_store(
         InputError: no picture is readable, or the disk has no room.
     """
     with processes.together():
-        folder = cache / request.key(backbone)
-        found = _read(folder, request.layers)
+        key = request.key(backbone)
+        found = _find(cache, key, request.layers) if processes.rank == 0 else None
+    found = processes.share(found)
     if found is not None:
-        return TokenStore(folder, found, 0)
-    return _fill(backbone, request, folder, progress, processes)
+        folder, meta = found
+        return TokenStore(folder, meta, 0)
+    return _fill(backbone, request, cache, key, progress, processes)
 
 
-def _read(folder: Path, layers: Collection[int]) -> dict[str, Any] | None:
+def _find(cache: Path, key: str, layers: Collection[int]) -> tuple[Path, dict[str, Any]] | None:
+    """A whole store of these tokens that has the layers, perhaps among others."""
+    for folder in sorted(cache.glob(f"{key}-*")):
+        meta = read_whole(folder)
+        if meta is not None and set(layers) <= set(meta["layers"]):
+            return folder, meta
+    return None
+
+
+def read_whole(folder: Path) -> dict[str, Any] | None:
+    """What a store says of itself; None where it is not there, or not as it was written: every file has its checksum."""
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        written = json.loads((folder / _META).read_text(encoding="utf-8"))
+        meta: dict[str, Any] = written["meta"]
+        if written["format"] != _FORMAT or written["checksum"] != _checksum_of(meta):
+            return None
+        return meta if all(_checksum(folder / name) == value for name, value in meta["files"].items()) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return meta if set(layers) <= set(meta["layers"]) else None
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(2**22):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _checksum_of(meta: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(meta, sort_keys=True).encode())
 
 
 def _fill(
-    backbone: Backbone, request: StoreRequest, folder: Path, progress: Progress, processes: Processes
+    backbone: Backbone, request: StoreRequest, cache: Path, key: str, progress: Progress, processes: Processes
 ) -> TokenStore:
-    work = folder.with_name(f"{folder.name}.part")
     grid, wide = backbone.grid, backbone.norm is None  # unnormed tokens may be too large for 16 bits
     shape = (len(request.indices), int(backbone.has_cls) + (1 if request.pooled else grid[0] * grid[1]), backbone.width)
-    kind = np.float32 if wide else np.float16
-    try:
+    kind = np.dtype(np.float32 if wide else np.float16)
+    layers = "_".join(map(str, sorted(request.layers)))
+    folder = cache / f"{key}-{zlib.crc32(layers.encode()):08x}"
+    with ExitStack() as stack:
         with processes.together():
-            if processes.rank == 0:
-                _make(work, shape, np.dtype(kind), request.layers)
+            made = _work(cache, shape, kind, request.layers, stack) if processes.rank == 0 else None
+        work = Path(str(processes.share(made)))
         with processes.together():
             part = _forward_all(backbone, request, work, progress, processes)
         parts = processes.gather(part)
@@ -170,28 +206,38 @@ def _fill(
             if processes.rank == 0:
                 _finish(work, folder, _meta(backbone, request, parts))
         with processes.together():
-            meta = _read(folder, request.layers)
-            assert meta is not None
-        return TokenStore(folder, meta, len(meta["rows"]))
-    finally:
-        if processes.rank == 0:
-            shutil.rmtree(work, ignore_errors=True)
+            try:
+                meta = json.loads((folder / _META).read_text(encoding="utf-8"))["meta"]
+                return TokenStore(folder, meta, len(meta["rows"]))
+            except (OSError, ValueError) as error:
+                raise InputError(f"tokens in {folder} can't be read ({in_short(error)}); start again") from None
 
 
-def _make(work: Path, shape: tuple[int, ...], kind: np.dtype[Any], layers: Sequence[int]) -> None:
-    shutil.rmtree(work, ignore_errors=True)
+def _work(cache: Path, shape: tuple[int, ...], kind: np.dtype[Any], layers: Sequence[int], stack: ExitStack) -> Path:
+    """A place of this run's own to fill, because two runs that share a cache may want the same tokens at once. All room is taken
+    now: a disk that fills up under a memory map ends the process without a word."""
+    needed = len(layers) * int(np.prod(shape)) * kind.itemsize
     try:
-        work.mkdir(parents=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        work = stack.enter_context(temporary_directory(cache, "filling-"))
+        free = shutil.disk_usage(work).free
+        if needed > 0.95 * free:
+            raise InputError(
+                f"tokens of {shape[0]} pictures and {len(layers)} layers need {needed / 1e9:.1f} GB in {cache}, where "
+                f"{free / 1e9:.1f} are free; give fewer --layers, fewer pictures (?n=) or another --cache"
+            )
+        for layer in layers:
+            path = work / f"layer-{layer:02d}.npy"
+            np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
+            if hasattr(os, "posix_fallocate"):
+                with path.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except OSError as error:
-        raise InputError(f"--cache {work.parent} can't be made ({error.strerror}); choose another directory") from None
-    needed, free = len(layers) * int(np.prod(shape)) * kind.itemsize, shutil.disk_usage(work).free
-    if needed > 0.95 * free:
+        reason = error.strerror or error
         raise InputError(
-            f"tokens of {shape[0]} pictures and {len(layers)} layers need {needed / 1e9:.1f} GB in {work.parent}, where "
-            f"{free / 1e9:.1f} are free; give fewer --layers, fewer pictures (?n=) or another --cache"
-        )
-    for layer in layers:
-        np.lib.format.open_memmap(work / f"layer-{layer:02d}.npy", mode="w+", dtype=kind, shape=shape)
+            f"--cache {cache} has no room for {needed / 1e9:.1f} GB of tokens ({reason}); choose another directory"
+        ) from None
+    return work
 
 
 @dataclass
@@ -275,7 +321,25 @@ def _meta(backbone: Backbone, request: StoreRequest, parts: Sequence[_Part]) -> 
 
 
 def _finish(work: Path, folder: Path, meta: dict[str, Any]) -> None:
-    (work / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    if folder.exists():  # of fewer layers, or damaged
-        shutil.rmtree(folder, ignore_errors=True)
-    os.replace(work, folder)  # noqa: PTH105
+    """Gives what is whole its name, unless another run has put the same there meanwhile."""
+    files = {path.name: _checksum(path) for path in sorted(work.iterdir())}
+    meta = meta | {"files": files}
+    written = {"format": _FORMAT, "checksum": _checksum_of(meta), "meta": meta}
+    (work / _META).write_text(json.dumps(written), encoding="utf-8")
+    for _ in range(_TRIES):
+        if read_whole(folder) is not None:
+            return
+        try:
+            if folder.is_dir() and not folder.is_symlink():  # damaged
+                shutil.rmtree(folder)
+            else:
+                folder.unlink(missing_ok=True)
+            os.rename(work, folder)  # noqa: PTH104  (Path.rename says nothing of a target that is not empty)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return
+    raise InputError(f"{folder} is written by several runs at once; start this one again")
