@@ -1,7 +1,6 @@
 """A report that is killed in any of its jobs, or while its page is written, ends with the directory of one that was not."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 
 import diffusionlens
 from tests.plans.tiny import DATA, TRAIN, write_models, write_plan
+from tests.result_directories import contents
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -47,14 +47,6 @@ def call(code: int, kill: int | None, *arguments: str) -> str:
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     return done.stderr
-
-
-def contents(out: Path) -> dict[str, bytes]:
-    """Every file, without times, and without the command, which names the directory."""
-    found = {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
-    manifest = re.sub(r'("\w*seconds": )[\d.]+', r"\1T", found["manifest.json"].decode())
-    found["manifest.json"] = re.sub(r'"command": "[^"]*"', "", manifest).encode()
-    return found
 
 
 @pytest.mark.slow
