@@ -23,7 +23,7 @@ Bools = NDArray[np.bool_]
 
 class Scored(Protocol):
     """How a task makes numbers of sums over pictures. `scores` takes sums [..., F] and gives every metric as [...]; where the
-    sums are of a resample, `whole` are those of all pictures. `right_or_wrong`: every picture is, so that a score is a proportion."""
+    sums are of a resample, `whole` are those of all pictures. `right_or_wrong`: every picture is, and a score is a proportion."""
 
     name: str
     metrics: tuple[str, ...]
