@@ -15,7 +15,7 @@ from diffusionlens.figures.style import look
 from diffusionlens.figures.trajectories import layers_by_epoch, metric_by_epoch
 from diffusionlens.pages.track import track_findings
 from diffusionlens.results import Row, read_table, to_frame
-from tests.training.tiny import DATA, TINY, largest_difference, weights
+from tests.training.tiny import DATA, TINY, largest_difference, tiny, weights
 
 HELD_OUT = "held=scenes:?n=6&seed=9&size=32"
 CHOSEN = "pib,similarity"
@@ -75,8 +75,8 @@ def test_diagnostics_are_those_of_track(runs: dict[str, Path], tmp_path: Path) -
 
 def test_a_checkpoint_that_cannot_be_diagnosed_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     done = diffusionlens.train(
-        "tiny_scenes_softmax", DATA, tmp_path / "run", settings=[*TINY, "length=1 steps", "optimizer.warmup=0 steps",
-        "optimizer.freeze_last_layer=0 steps"], diagnose="folder:" + str(pictures_without_boxes(tmp_path)),
+        "tiny_scenes_softmax", DATA, tmp_path / "run", settings=tiny("length=1 steps", "optimizer.warmup=0 steps",
+        "optimizer.freeze_last_layer=0 steps"), diagnose="folder:" + str(pictures_without_boxes(tmp_path)),
         diagnose_analyses="pib",
     )  # fmt: skip
     assert done is not None
