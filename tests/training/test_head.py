@@ -90,8 +90,8 @@ def test_the_first_loss(likeness: float) -> None:
     pairs = [(directions[i] * directions[v]).sum(-1).mean() for i in range(2) for v in range(4) if v != i]
     wanted = math.log(8192) + 1 / 256 / (2 * 0.1**2) - float(sum(pairs)) / 6 / 256 / (0.1 * 0.04)
     loss, _ = DINOLoss(8192)(scores, scores[:16], 0.04)
-    # Four standard deviations of the two means over K = 8192 prototypes, ln mean exp(x) and mean exp(y) x / mean exp(y), for x and
-    # y of variance a and b and covariance r at most: sqrt((e^a - 1) / K) and sqrt(e^b (a + r^2) / K).
+    # Four standard deviations of the two means over K = 8192 prototypes, ln mean exp(x) and mean exp(y) x / mean exp(y), for x
+    # and y of variance a and b and covariance r at most: sqrt((e^a - 1) / K) and sqrt(e^b (a + r^2) / K).
     a, b, r = 1 / 256 / 0.1**2, 1 / 256 / 0.04**2, 1 / 256 / (0.1 * 0.04)
     assert float(loss) == pytest.approx(
         wanted, abs=4 * (math.sqrt(math.expm1(a) / 8192) + math.sqrt(math.exp(b) * (a + r**2) / 8192))
