@@ -21,7 +21,9 @@ def probe(
         str, typer.Option(help="all, or some of patch,cls,cls+patch,shuffled_cls+patch,mean+patch")
     ] = "all",
     layers: Layers = "all",
-    seeds: Annotated[int, typer.Option(help="trainings of every head, for the interval of a gain")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="trainings of every head, for the interval of a gain; default 3")
+    ] = None,
     preset: Annotated[
         str, typer.Option(help="fast (tokens are cached); dinov2, dino (as published; for a GPU)")
     ] = "fast",
