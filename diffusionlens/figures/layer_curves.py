@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -42,7 +43,7 @@ def draw_curves(axes: Axes, rows: pd.DataFrame, models: Sequence[str]) -> None:
         low, high = own["low"].fillna(own["value"]).to_numpy(), own["high"].fillna(own["value"]).to_numpy()
         if len(layers) == 1:
             aside = 0.2 * (place - (len(models) - 1) / 2) if alone else 0.0
-            bars = [values - low, high - values]
+            bars = [np.fmax(values - low, 0), np.fmax(high - values, 0)]  # bars can't point inwards
             axes.errorbar(layers + aside, values, bars, fmt=look.marker, color=look.color, label=names[model])
             continue
         axes.plot(layers, values, color=look.color, linestyle=look.linestyle, marker=look.marker, label=names[model])

@@ -95,8 +95,11 @@ def discovery_sentence(own: Numbers) -> str | None:
             f"and in {with_interval(tokencut)} % by TokenCut"
         )
         whole, uncut = own.last("discovery", "corloc_whole"), own.last("discovery", "uncut")
+        taken = own.last("discovery", "lost_whole")
         if whole is not None:
             parts.append(f"the whole picture as the box does in {short(whole.value)} %")
+        if taken is not None and taken.value > _UNCUT:
+            parts.append(f"in {with_interval(taken)} % LOST's box is the whole picture, which finds nothing")
         if uncut is not None and uncut.value > _UNCUT:
             parts.append(
                 f"in {with_interval(uncut)} % all patches are alike by these features and nothing can be cut, so that CorLoc "

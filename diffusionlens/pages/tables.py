@@ -58,6 +58,7 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("corloc_lost", None, "CorLoc LOST (%)"),
         ("corloc_tokencut", None, "CorLoc TokenCut (%)"),
         ("corloc_whole", None, "whole picture (%)"),
+        ("lost_whole", None, "LOST takes it whole (%)"),
         ("uncut", None, "uncut (%)"),
         ("jaccard_attention", None, "Jaccard of attention (%)"),
     ],

@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -64,18 +64,34 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         InputError: it can't be written; what stood there before is untouched.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    remembered: list[OSError] = []
     try:
         with temporary.open("wb") as file:
-            write(file)
+            write(cast(BinaryIO, _Remembering(file, remembered)))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:  # torch's writer turns what the file raises into a RuntimeError
-        reason = getattr(error, "strerror", None) or in_short(error)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(remembered[0] if remembered else error, "strerror", None) or in_short(error)
         raise InputError(f"{path} could not be written ({reason}); make room and continue with --resume") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class _Remembering:
+    """A file that keeps the error of a write: torch's writer turns what the file raises into an error without a reason."""
+
+    def __init__(self, file: BinaryIO, errors: list[OSError]) -> None:
+        self._file, self._errors = file, errors
+        self.flush = file.flush
+
+    def write(self, content: bytes) -> int:
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self._errors.append(error)
+            raise
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from diffusionlens.data import PictureSource, UnreadablePicture
+from diffusionlens.data.workers import kill_workers
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.training.sampler import RunSampler, SampleKey
 
@@ -74,8 +75,9 @@ def load_views(
         prefetch_factor=4 if workers else None,
         generator=torch.Generator(),  # its own, so that starting workers draws nothing from the run's random numbers
     )
+    batches = iter(loader)
     try:
-        for batch in loader:
+        for batch in batches:
             if not batch.views:
                 file, reason = batch.skipped[0]
                 raise InputError(
@@ -85,6 +87,7 @@ def load_views(
             yield batch
     except RuntimeError as error:
         if "DataLoader worker" in str(error):
+            kill_workers(batches)
             raise InputError(
                 f"a process that reads pictures died ({in_short(error)}); it may have run out of memory: "
                 f"use fewer (--set run.workers=N)"

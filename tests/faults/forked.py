@@ -18,6 +18,7 @@ def _command(arguments: Sequence[str], log: str) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    multiprocessing.set_start_method("fork", force=True)  # what the command finds when it is started by itself
     from diffusionlens.cli import main
 
     sys.argv = ["diffusionlens", *arguments]

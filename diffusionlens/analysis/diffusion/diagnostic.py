@@ -35,7 +35,7 @@ _REASONS = (
     "leakage: no label",
     "leakage: no background beyond a patch from the boxes",
     "spread: no object to swap, or one that fills the picture",
-    "spread: no other picture's object",
+    "spread: no other picture's object of another label",
 )
 _SHOWN_MAPS = 3  # pictures whose attributions are shown
 KINDS = ("background", "object")
@@ -150,7 +150,7 @@ class Diffusion(Diagnostic):
         assert self.context.picture is not None
         found = find_donor(sample, self.context.indices, self.context.picture, self.context.seed)
         if found is None:
-            self._drop("spread: no other picture's object")
+            self._drop("spread: no other picture's object of another label")
             return
         donor, donor_box = found
         plan.swapped.append(place)
@@ -167,7 +167,13 @@ class Diffusion(Diagnostic):
         dropped = {reason: int(count) for reason, count in zip(_REASONS, self.dropped, strict=True) if count}
         readings = self._readings
         if readings is not None and readings.rare:
-            dropped[f"leakage: a label of fewer than {self.options.folds} measured pictures"] = readings.rare
+            few = f"fewer than {self.options.folds} measured pictures (diffusion.folds)"
+            reason = (
+                f"a label of {few}"
+                if len(readings.places)
+                else f"all labels, or all but one, have {few}, and it takes two"
+            )
+            dropped[f"leakage: {reason}"] = readings.rare
         return dropped
 
     def update(self, trace: Trace, batch: Batch) -> None:

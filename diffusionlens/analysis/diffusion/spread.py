@@ -19,11 +19,10 @@ def find_donor(
     """Another of the pictures, with an object and (where both are known) of another label, and that object's box.
 
     Drawn by (seed, the picture's own index) alone, so that batches and processes change nothing. None when `_TRIES` draws
-    gave none; the last of an equal label is taken before that.
+    gave none.
     """
     others = np.array(indices)[np.array(indices) != sample.index]
     rng = np.random.default_rng((seed, sample.index))
-    fallback = None
     for index in rng.permutation(others)[:_TRIES].tolist():
         try:
             donor = picture(index)
@@ -34,8 +33,7 @@ def find_donor(
             continue
         if sample.label is None or donor.label is None or donor.label != sample.label:
             return donor, box
-        fallback = (donor, box)
-    return fallback
+    return None
 
 
 def responses(trace: Trace, changed: Trace, layer: int, places: Sequence[int], stream: Stream) -> Tensor:

@@ -33,9 +33,9 @@ class DiscoveryOptions(Options):
 class Discovery(Diagnostic):
     """corloc_lost, corloc_tokencut (percent of pictures) and jaccard_attention (percent) at the last layer.
 
-    corloc_whole: CorLoc of the whole picture taken as the box. uncut: pictures in which every two patches are alike (cosine above
-    the threshold), so that TokenCut has nothing to cut (a miss: its eigenvector is arbitrary) and LOST's box is the whole
-    picture.
+    corloc_whole: CorLoc of the whole picture taken as the box; lost_whole: pictures in which that is LOST's box.
+    uncut: pictures in which every two patches are alike (cosine above the threshold), so that TokenCut has nothing to cut (a
+    miss: its eigenvector is arbitrary) and LOST's box is the whole picture.
 
     Objects are all boxes but crowds; a picture without a box is not measured. Registers and CLS take no part.
     """
@@ -73,7 +73,7 @@ class Discovery(Diagnostic):
             columns += [
                 Column(f"corloc_{way}", last, kind="proportion", scale=100.0) for way in ("lost", "tokencut", "whole")
             ]
-            columns.append(Column("uncut", last, kind="proportion", scale=100.0))
+            columns += [Column(name, last, kind="proportion", scale=100.0) for name in ("lost_whole", "uncut")]
         if self.outlines:
             columns.append(Column("jaccard_attention", last, scale=100.0))
         return columns
@@ -119,6 +119,7 @@ class Discovery(Diagnostic):
                 localised(boxes[0], truth),
                 localised(boxes[1], truth) and not uncut,
                 localised(whole, truth),
+                bool((boxes[0] == whole).all()),
                 uncut,
             ]
             values += [float(hit) if len(truth) else torch.nan for hit in hits]

@@ -12,6 +12,7 @@ from diffusionlens.analysis.intervals import Floats
 
 THRESHOLD = 0.2  # of the cosine, the paper's
 _WEAK = 1e-5  # weight of an edge below it, the paper's
+_TIE = 1e-6  # patches with the same neighbours have the same entry but for rounding; the first of them is the seed
 
 
 def tokencut_box(features: Floats, grid: tuple[int, int], threshold: float = THRESHOLD) -> tuple[int, int, int, int]:
@@ -22,7 +23,8 @@ def tokencut_box(features: Floats, grid: tuple[int, int], threshold: float = THR
     """
     vector = second_eigenvector(features, threshold)
     foreground = vector > vector.mean()
-    seed = int(np.abs(vector).argmax())
+    size = np.abs(vector)
+    seed = int((size >= size.max() * (1 - _TIE)).argmax())
     if not foreground[seed]:
         foreground = ~foreground
     return component_box(foreground.reshape(grid), seed)

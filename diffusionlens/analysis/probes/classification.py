@@ -33,12 +33,13 @@ class Classification:
 
     name = "classification"
     higher_is_better = True
+    right_or_wrong = True
 
     def __init__(self, metric: str) -> None:
         self.metrics: tuple[str, ...] = (metric,)
         self.primary = metric
 
-    def scores(self, sums: Floats) -> dict[str, Floats]:
+    def scores(self, sums: Floats, whole: Floats | None = None) -> dict[str, Floats]:  # noqa: ARG002
         with np.errstate(invalid="ignore", divide="ignore"):
             return {self.primary: 100 * sums[..., 0] / sums[..., 1]}
 

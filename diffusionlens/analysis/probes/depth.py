@@ -72,6 +72,7 @@ class Depth:
     metrics: tuple[str, ...] = ("rmse", "rmse_pooled", "abs_rel", "delta1", "abs_rel_pooled", "delta1_pooled")
     primary = "rmse"
     higher_is_better = False
+    right_or_wrong = False
     batch_norm = False
 
     def __init__(self, bins: int, points: int, bounds: tuple[float, float], crop: str, warmup: int) -> None:
@@ -158,7 +159,7 @@ class Depth:
         )
         return torch.cat([pooled, own])
 
-    def scores(self, sums: Floats) -> dict[str, Floats]:
+    def scores(self, sums: Floats, whole: Floats | None = None) -> dict[str, Floats]:  # noqa: ARG002
         """Every metric from sums [..., 8]; NaN where nothing counts. Plain names are means over pictures of the picture's own
         value, `_pooled` ones are over all pixels together."""
         count, square, relative, close, pictures, rmse, abs_rel, delta1 = np.moveaxis(np.asarray(sums), -1, 0)

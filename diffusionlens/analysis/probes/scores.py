@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from diffusionlens.analysis.intervals import Floats
+from diffusionlens.analysis.intervals import Floats, wilson
 from diffusionlens.analysis.probes.training import Scored
 from diffusionlens.results import Row
 
@@ -26,7 +26,8 @@ class LayerScores:
 
 
 def score_rows(task: Scored, found: LayerScores, seed: int) -> list[Row]:
-    """Every metric of every kind, the mean over seeds of the score of all pictures; percentile bootstrap over pictures.
+    """Every metric of every kind, the mean over seeds of the score of all pictures; Wilson's interval for the share of pictures
+    that are right, and otherwise the percentile bootstrap over pictures, widened to the value itself where it lies outside.
 
     All kinds, seeds and metrics share their resamples, so that differences keep their pairing.
     """
@@ -36,7 +37,7 @@ def score_rows(task: Scored, found: LayerScores, seed: int) -> list[Row]:
     sums = found.sums[:, counted]
     n = int(counted.sum())
     values = {metric: value.mean(0) for metric, value in task.scores(sums.sum(1)).items()}
-    low, high = _bounds(task, sums, seed)
+    low, high = _proportions(values, n) if task.right_or_wrong else _bounds(task, sums, values, seed)
     return [
         Row(
             task.name, metric, float(values[metric][place]), n, found.layer, token=kind + found.suffix,
@@ -94,21 +95,33 @@ def _resampled(task: Scored, sums: Floats, seed: int) -> dict[str, Floats]:
     seeds, pictures, kinds, features = sums.shape
     rng = np.random.default_rng(seed)
     parts: dict[str, list[Floats]] = {metric: [] for metric in task.metrics}
-    flat = sums.reshape(seeds, pictures, -1)
+    flat, whole = sums.reshape(seeds, pictures, -1), sums.sum(1)[:, None]
     for _ in range(0, _RESAMPLES, _CHUNK):
         weights = rng.multinomial(pictures, np.full(pictures, 1 / pictures), size=_CHUNK).astype(np.float64)
         drawn = np.stack([weights @ own for own in flat]).reshape(seeds, _CHUNK, kinds, features)
-        for metric, value in task.scores(drawn).items():
+        for metric, value in task.scores(drawn, whole).items():
             parts[metric].append(value.mean(0))
     return {metric: np.concatenate(values) for metric, values in parts.items()}
 
 
-def _bounds(task: Scored, sums: Floats, seed: int) -> tuple[dict[str, Floats], dict[str, Floats]]:
+def _proportions(values: dict[str, Floats], n: int) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    edges = {metric: np.array([wilson(value / 100 * n, n) for value in own]).T for metric, own in values.items()}
+    return {metric: 100 * own[0] for metric, own in edges.items()}, {
+        metric: 100 * own[1] for metric, own in edges.items()
+    }
+
+
+def _bounds(
+    task: Scored, sums: Floats, values: dict[str, Floats], seed: int
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
     if sums.shape[1] < 2:
         nothing = {metric: np.full(sums.shape[2], np.nan) for metric in task.metrics}
         return nothing, nothing
-    edges = {metric: _percentiles(values) for metric, values in _resampled(task, sums, seed).items()}
-    return {metric: low for metric, (low, _) in edges.items()}, {metric: high for metric, (_, high) in edges.items()}
+    low, high = {}, {}
+    for metric, resampled in _resampled(task, sums, seed).items():
+        lower, upper = _percentiles(resampled)
+        low[metric], high[metric] = np.fmin(lower, values[metric]), np.fmax(upper, values[metric])
+    return low, high
 
 
 def _percentiles(values: Floats) -> tuple[Floats, Floats]:

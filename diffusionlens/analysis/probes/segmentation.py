@@ -28,6 +28,7 @@ class Segmentation:
     metrics: tuple[str, ...] = ("miou", "pixel_accuracy")
     primary = "miou"
     higher_is_better = True
+    right_or_wrong = False
     batch_norm = True
 
     def __init__(self, classes: int, points: int) -> None:
@@ -89,9 +90,16 @@ class Segmentation:
         union = counts[:, PREDICTED] + counts[:, TRUE] - counts[:, INTERSECTION]
         return torch.cat([counts[:, INTERSECTION], union, counts[:, TRUE]], 1).double()
 
-    def scores(self, sums: Floats) -> dict[str, Floats]:
-        """Percent from sums [..., F] of pictures: mean over the classes that occur in truth or prediction, as mmseg's."""
+    def scores(self, sums: Floats, whole: Floats | None = None) -> dict[str, Floats]:
+        """Percent from sums [..., F] of pictures: mean over the classes that occur in truth or prediction, as mmseg's.
+
+        A class that a resample has nothing of keeps its IoU of the `whole`. Left out, rare classes, which are the hard ones,
+        would leave the mean higher than that of all pictures in nearly every resample.
+        """
         hit, union, true = np.split(sums, 3, axis=-1)
+        if whole is not None:
+            hit_of_all, union_of_all, _ = np.split(whole, 3, axis=-1)
+            hit, union = np.where(union > 0, hit, hit_of_all), np.where(union > 0, union, union_of_all)
         occurs = union > 0
         with np.errstate(invalid="ignore", divide="ignore"):
             iou = np.where(occurs, hit / np.where(occurs, union, 1), 0).sum(-1) / occurs.sum(-1)

@@ -107,4 +107,11 @@ def test_extra_forwards_are_counted_and_what_is_dropped_is_named() -> None:
     few = measure(planted_encoder(0.1), ColouredBoxes(18), analyses="diffusion", options=QUICK)
     assert few is not None
     dropped = few.measurement.manifest["models"][0]["not_measured"]["diffusion"]
-    assert dropped == {"leakage: a label of fewer than 5 measured pictures": 18 - 2 * 5}
+    assert dropped == {"leakage: a label of fewer than 5 measured pictures (diffusion.folds)": 18 - 2 * 5}
+    one = measure(planted_encoder(0.1), ColouredBoxes(12, classes=1), analyses="diffusion,norms", options=QUICK)
+    assert one is not None
+    dropped = one.measurement.manifest["models"][0]["not_measured"]["diffusion"]
+    assert dropped == {
+        "leakage: all labels, or all but one, have fewer than 5 measured pictures (diffusion.folds), and it takes two": 12,
+        "spread: no other picture's object of another label": 12,
+    }

@@ -118,6 +118,7 @@ def test_in_a_measurement_batches_change_nothing() -> None:
         "corloc_lost",
         "corloc_tokencut",
         "corloc_whole",
+        "lost_whole",
         "uncut",
         "jaccard_attention",
     ]
@@ -161,3 +162,24 @@ def test_a_vector_common_to_all_keys_leaves_nothing_to_cut() -> None:
     queries = np.random.default_rng(1).normal(size=(20, 8))
     weights = [torch.softmax(torch.from_numpy(queries @ one.T), -1) for one in (keys, keys + 20)]
     torch.testing.assert_close(weights[0], weights[1])
+
+
+def test_rounding_does_not_choose_tokencuts_seed() -> None:
+    """Two objects of which every patch is like its own kind alone: all of a kind's entries are equal, and tie for the seed."""
+    keys = np.zeros((6, 10, 3))
+    keys[..., 0] = 1
+    keys[1:3, 1:3], keys[4:6, 7:9] = [0, 1, 0], [0, 0, 1]
+    flat = keys.reshape(-1, 3)
+    wanted = tokencut_box(flat, (6, 10))
+    for seed in range(20):
+        noise = 1 + 1e-9 * np.random.default_rng(seed).normal(size=flat.shape)
+        assert tokencut_box(flat * noise, (6, 10)) == wanted
+
+
+def test_a_box_that_is_the_whole_picture_is_counted() -> None:
+    """Keys that all share a large vector: every product is positive."""
+    found = measure("shipped:mini_softmax_seed0", "scenes:?n=6&size=64", analyses="discovery")
+    assert found is not None
+    values = found.measurement.results.set_index("metric")["value"]
+    assert values["lost_whole"] >= 50
+    assert any("LOST's box is the whole picture, which finds nothing" in one.text for one in found.findings)
