@@ -74,6 +74,8 @@ def probe(
         with processes.together():
             place = check_target(out) if out is not None and processes.rank == 0 else None
             check_numbers(images=None, batch_size=batch_size, workers=workers, seed=seed)
+            if cache is not None and place is not None:
+                _check_apart(Path(cache).expanduser().resolve(), place)
             if heads is not None and (seeds is not None or save_heads):
                 asked = "--save-heads" if seeds is None else "--seeds"
                 raise InputError(f"--heads is trained already, and {asked} would not be used; leave it out")
@@ -113,6 +115,12 @@ def probe(
             return Measured(outcome.measurement, write_bundle(outcome.measurement, place, keep))
     finally:
         processes.leave()
+
+
+def _check_apart(cache: Path, out: Path) -> None:
+    """Refuses tokens inside the result, which a later one replaces as a whole."""
+    if out == cache or out in cache.parents:
+        raise InputError(f"--cache {cache} is in --out {out}, which is replaced as a whole; choose another directory for one")
 
 
 def _nothing_more(directory: Path) -> None: ...

@@ -73,5 +73,6 @@ def probe(
         say([json.dumps(plain | {"findings": found}, indent=2)])
         return
     lines = [f"{finding.model}: {finding.text}" if finding.model else finding.text for finding in probed.findings]
-    lines.append(f"{forwards} pictures through a model, {seconds:.0f} s in all")
+    what = "pictures" if preset == "fast" else "pictures, crops or views"
+    lines.append(f"{forwards} {what} through a model, {seconds:.0f} s in all")
     say(map(printable, [*lines, f"page: {probed.page}"]))

@@ -143,7 +143,8 @@ def _drawn_part(
         figures += drawn
         untrained = [entry["label"] for entry in own.manifest["models"] if entry["untrained"]]
         # Of all layers, also where the section shows the last alone: sentences say which layer is the best.
-        for found in findings(_of_analyses(own, section), finished.models, untrained):
+        remarks = probe_remarks(own.manifest) if isinstance(section, ProbeSection) else []
+        for found in [*findings(_of_analyses(own, section), finished.models, untrained), *remarks]:
             if found.model is None and not found.warning:
                 continue  # pairs of models are compared picture by picture
             if not found.warning and _teller(finished, own, found) != name:

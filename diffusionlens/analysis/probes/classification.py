@@ -160,11 +160,14 @@ def classify_layer(
             gone = [LeftOut(*diverged(kind, layer, recipe.rates)) for kind in kinds if kind not in rates]
     if "logreg" in recipe.methods:
         several = recipe.model_copy(update={"rates": (1.0, 2.0)})  # penalties are always several
-        parts = [learning_parts(labels, several, seed, number) for number in numbers[:distinct]]
+        enough = len(labels) > 2
+        parts = [learning_parts(labels, several, seed, number) for number in numbers[:distinct] if enough]
         if len(banks[0].labels) > recipe.logreg_pictures:
             left_out["logreg_top1"] = (
                 f"{len(banks[0].labels)} training pictures are more than --set logreg_pictures={recipe.logreg_pictures}"
             )
+        elif not enough:
+            left_out["logreg_top1"] = f"{len(labels)} training pictures are too few to choose a penalty by one of them"
         elif not all(held_out for _, held_out in parts):
             left_out["logreg_top1"] = f"no picture is left to choose a penalty by: {_NONE_LEFT}"
         else:

@@ -17,11 +17,11 @@ from diffusionlens.analysis.probes.budget import refuse_too_much, training_bytes
 from diffusionlens.analysis.probes.cached import probe_cached
 from diffusionlens.analysis.probes.classification import Classification
 from diffusionlens.analysis.probes.depth import Depth
-from diffusionlens.analysis.probes.geometry import geometry_of
+from diffusionlens.analysis.probes.geometry import geometry_of, resolved
 from diffusionlens.analysis.probes.kinds import KINDS
 from diffusionlens.analysis.probes.labelled import refuse_other_sizes
 from diffusionlens.analysis.probes.linear_protocol import probe_protocol, refuse_blocks
-from diffusionlens.analysis.probes.outcome import in_order, manifest_of, per_image_of
+from diffusionlens.analysis.probes.outcome import in_order, manifest_of, per_image_of, rates_chosen
 from diffusionlens.analysis.probes.recipe import DenseRecipe, DepthRecipe, ProtocolRecipe, Recipe, StreamedRecipe
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
 from diffusionlens.analysis.probes.saved import SavedHeads, fit_heads, read_heads, refuse_beside_heads, scored_with
@@ -111,6 +111,8 @@ def probe(
         results = pd.concat(frames, ignore_index=True)
         values = [part for run in runs for part in run.per_image]
         per_image = pd.concat(values, ignore_index=True) if values else pd.DataFrame(columns=PER_IMAGE_COLUMNS)
+        if isinstance(settings.recipe, StreamedRecipe):
+            info["resolved"] = resolved(settings.recipe, train, test)
         manifest = manifest_of(runs, test, train, settings, info, device, processes, time.monotonic() - started)
         material = [ModelMaterial(run.backbone.label, [], probed=run.shown) for run in runs]
         return ProbeOutcome(Measurement(tidy(results[COLUMNS]), per_image, material, manifest), runs)
@@ -271,6 +273,8 @@ def _probe_model(
         run.facts["backbone_forwards"] = sum(part[5] for part in parts)
     if saved is not None:
         run.facts["heads"] = {"trained_on": saved.facts.trained_on, "model": saved.facts.model}
+    elif chosen := rates_chosen(run.facts["learning_rates"], settings.recipe.rates):
+        run.facts["rates_chosen"] = chosen
     if run.heads and train is not None:
         run.head_facts = _head_facts(run, task, test, train, found.digest)
     return found.info

@@ -24,6 +24,10 @@ MOST_DEPTH = 1e5
 """Metres."""
 
 
+SCORING = frozenset({"bins", "min_depth", "max_depth", "crop_name", "window", "stride", "view", "mirrored", "border"})
+"""Fields that say how heads are scored, or what they must be; the others are of their training."""
+
+
 class Recipe(BaseModel):
     """What all tasks share. `rates` are trained side by side, and the best is chosen by `held_out` of the training pictures,
     which no head then learns from; of a single rate nothing is held out. `warmup_start`: the share of its rate that a head

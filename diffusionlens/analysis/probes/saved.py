@@ -15,7 +15,7 @@ from torch import Tensor
 from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.probes.heads import DIVERGED, LayerHeads, state_shapes
 from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.recipe import MOST_DEPTH, DepthRecipe
+from diffusionlens.analysis.probes.recipe import MOST_DEPTH, SCORING, DepthRecipe
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
 from diffusionlens.analysis.probes.training import diverged
 from diffusionlens.data.sample import PictureSource
@@ -196,16 +196,12 @@ def refuse_beside_heads(settings: ProbeSettings, train: PictureSource | None, mo
         raise InputError("--heads goes with one model, and with segmentation or depth")
     if train is not None:
         raise InputError("--heads is trained already, and --train would not be used; give one of the two")
-    learning = sorted(settings.given - _SCORING)
+    learning = sorted(settings.given - SCORING)
     if learning:
         raise InputError(
             f"--heads is trained already, and --set {learning[0]} would not be used; leave it out (of use: "
-            f"{', '.join(sorted(_SCORING))})"
+            f"{', '.join(sorted(SCORING))})"
         )
-
-
-_SCORING = frozenset({"bins", "min_depth", "max_depth", "crop_name", "window", "stride", "view", "mirrored", "border"})
-"""Settings that say how heads are scored, or what they must be."""
 
 
 def scored_with(recipe: DepthRecipe, saved: SavedHeads, given: frozenset[str]) -> DepthRecipe:
