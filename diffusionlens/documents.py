@@ -84,15 +84,21 @@ class DocumentKind:
         """Dotted key -> value of settings like "optimizer.lr=1e-3".
 
         Raises:
-            InputError: one of another form, or whose value is not YAML.
+            InputError: one of another form, whose value is not YAML, or that sets what another one sets.
         """
-        found = {}
+        found: dict[str, Any] = {}
         for text in settings:
             key, separator, value = text.partition("=")
             if not separator or not key.strip():
                 raise InputError(f"--set {text}; wanted key=value, as {self.example}")
+            key = key.strip()
+            if other := next(
+                (one for one in found if f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.")), None
+            ):
+                also = "" if other == key else f" (also by {other})"
+                raise InputError(f"--set {key} is given twice{also}; give it once")
             try:
-                found[key.strip()] = yaml.load(value, Loader=Loader)
+                found[key] = yaml.load(value, Loader=Loader)
             except (yaml.YAMLError, ValueError, RecursionError):
                 raise InputError(f"--set {text}: '{value}' is not a YAML value; put it in quotes") from None
         return found

@@ -16,7 +16,7 @@ def enough_memory(doing: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, OSError, RuntimeError) as error:
-        if not _is_shortage(error):
+        if not is_shortage(error):
             raise
         raise InputError(f"not enough memory for {doing}; {advice} ({in_short(error)})") from None
 
@@ -45,7 +45,8 @@ _WORDS = (
 )
 
 
-def _is_shortage(error: BaseException) -> bool:
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that memory gave out."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     text = str(error).lower()

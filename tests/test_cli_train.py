@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffusionlens.cli import main
-from tests.training.tiny import DATA, TINY
+from tests.training.tiny import DATA, tiny
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -19,7 +19,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_train_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")
-    settings = [flag for setting in (*TINY, "length=2 steps") for flag in ("--set", setting)]
+    settings = [flag for setting in tiny("length=2 steps") for flag in ("--set", setting)]
     common = ["tiny_scenes_softmax", "--data", DATA, "--out", out, *settings]
     assert run(monkeypatch, *common, "--json") == 0
     printed = capsys.readouterr()

@@ -1,6 +1,7 @@
 """Curves over training: the same numbers as of each checkpoint alone, whether made while training or afterwards."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from diffusionlens.figures.style import look
 from diffusionlens.figures.trajectories import layers_by_epoch, metric_by_epoch
 from diffusionlens.pages.track import track_findings
 from diffusionlens.results import Row, read_table, to_frame
-from tests.training.tiny import DATA, TINY, largest_difference, weights
+from tests.training.tiny import DATA, TINY, largest_difference, tiny, weights
 
 HELD_OUT = "held=scenes:?n=6&seed=9&size=32"
 CHOSEN = "pib,similarity"
@@ -75,8 +76,8 @@ def test_diagnostics_are_those_of_track(runs: dict[str, Path], tmp_path: Path) -
 
 def test_a_checkpoint_that_cannot_be_diagnosed_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     done = diffusionlens.train(
-        "tiny_scenes_softmax", DATA, tmp_path / "run", settings=[*TINY, "length=1 steps", "optimizer.warmup=0 steps",
-        "optimizer.freeze_last_layer=0 steps"], diagnose="folder:" + str(pictures_without_boxes(tmp_path)),
+        "tiny_scenes_softmax", DATA, tmp_path / "run", settings=tiny("length=1 steps", "optimizer.warmup=0 steps",
+        "optimizer.freeze_last_layer=0 steps"), diagnose="folder:" + str(pictures_without_boxes(tmp_path)),
         diagnose_analyses="pib",
     )  # fmt: skip
     assert done is not None
@@ -107,6 +108,65 @@ def test_moments(runs: dict[str, Path], tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             find_moments(given, count)
+
+
+def test_a_damaged_checkpoint_is_left_out_and_named(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(runs["plain"], run)
+    middle = run / "teacher" / "step_00000003.safetensors"
+    middle.write_bytes(middle.read_bytes()[:3000])
+    given = ["track", f"r={run}", "--data", HELD_OUT, "--out", str(out), "--analyses", "pib"]
+    monkeypatch.setattr(sys, "argv", ["diffusionlens", *given, "--json"])
+    main_exits(0)
+    said = capsys.readouterr()
+    line = f"r@step=3 is left out: {middle} is not a whole safetensors file"
+    assert said.err.startswith(f"warning: {line}")  # before anything is measured
+    printed = json.loads(said.out)
+    assert printed["models"] == ["r@epoch=0", "r@epoch=3"]
+    (left,) = printed["left_out"]
+    assert (left["model"], left["what"]) == ("r@step=3", "the whole checkpoint")
+    assert json.loads((out / "manifest.json").read_text())["left_out"] == [left]
+    assert "<strong>r@step=3</strong>: the whole checkpoint" in (out / "index.html").read_text()
+    alone = diffusionlens.track(f"r={runs['plain']}", HELD_OUT, tmp_path / "whole", analyses="pib", checkpoints=2)
+    assert alone is not None  # the others' numbers are what they were
+    assert (tmp_path / "whole" / "results.csv").read_bytes() == (out / "results.csv").read_bytes()
+
+    for file in (run / "teacher").iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(
+        InputError, match=r"none of the checkpoints of r can be opened; the first: .*epoch_0000.* is empty"
+    ):
+        diffusionlens.track([f"r={run}", f"s={runs['plain']}"], HELD_OUT, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("analyses", "said"),
+    [
+        ("diffusion", ("Spread in layer 2 goes from",)),
+        (
+            "discovery",
+            ("CorLoc of LOST in layer 2", "CorLoc of TokenCut in layer 2", "The Jaccard index of the best head"),
+        ),
+        ("norms", ("The share of outlier tokens (MAD) in layer 2",)),
+    ],
+)
+def test_every_analysis_with_numbers_has_its_findings(
+    analyses: str, said: tuple[str, ...], runs: dict[str, Path], tmp_path: Path
+) -> None:
+    data = "held=scenes:?n=16&seed=9&size=64&classes=2"
+    tracked = diffusionlens.track(f"r={runs['plain']}", data, tmp_path / "out", analyses=analyses, checkpoints=2)
+    assert tracked is not None
+    texts = [finding.text for finding in tracked.findings]
+    for part in said:
+        assert any(part in text for text in texts), texts
+    assert (tmp_path / "out" / "figures" / "track_by_epoch.png").is_file()
+    if analyses == "diffusion":  # too few pictures of a label, and the page says so
+        page = (tmp_path / "out" / "index.html").read_text()
+        assert "r@epoch=3, diffusion: " in page
+        assert "r@epoch=0, diffusion: " not in page  # once a run
 
 
 def course(values: list[float], width: float, metric: str = "pib", analysis: str = "pib") -> pd.DataFrame:

@@ -35,6 +35,10 @@ class Moment:
         return f"{self.run}@{self.name}"
 
 
+LeftOutMoment = dict[str, str]
+"""A checkpoint that can't be opened, as a manifest's `left_out` names it: model, what, reason."""
+
+
 @dataclass
 class Track:
     """`measurement` holds every checkpoint as a model, without material for figures; `moments` are in its order."""
@@ -96,14 +100,38 @@ def _spread(available: int, count: int | None) -> list[int]:
     return sorted({0, available - 1, *evenly_spaced(range(1, available - 1), count - 2)})
 
 
+def set_aside(moments: Sequence[Moment]) -> tuple[list[Moment], list[LeftOutMoment]]:
+    """The checkpoints that can be opened, and those that can't, with the reason: one damaged file must not cost the curve, nor
+    come to light after hours.
+
+    Raises:
+        InputError: none of a run's can be opened.
+    """
+    whole: list[Moment] = []
+    broken: list[LeftOutMoment] = []
+    for moment in moments:
+        try:
+            load_model(str(moment.path))
+            whole.append(moment)
+        except InputError as error:
+            broken.append({"model": moment.label, "what": "the whole checkpoint", "reason": str(error)})
+    for run in dict.fromkeys(moment.run for moment in moments):
+        if not any(moment.run == run for moment in whole):
+            reason = next(entry["reason"] for entry in broken if entry["model"].startswith(f"{run}@"))
+            raise InputError(f"none of the checkpoints of {run} can be opened; the first: {reason}")
+    return whole, broken
+
+
 def track(
     moments: Sequence[Moment],
     source: PictureSource,
     settings: Settings,
     progress: Progress = lambda *_: None,
     processes: Processes | None = None,
+    broken: Sequence[LeftOutMoment] = (),
 ) -> Track | None:
-    """Measures every checkpoint on the pictures of `source`, one after the other, so that memory holds one.
+    """Measures every checkpoint on the pictures of `source`, one after the other, so that memory holds one. `broken` ones are
+    named among what was left out.
 
     Returns:
         None in processes other than the first.
@@ -124,6 +152,7 @@ def track(
     if not parts:
         return None
     joined = join(parts, moments)
+    joined.measurement.manifest["left_out"] += broken
     joined.measurement.manifest["wall_seconds"] = round(time.monotonic() - started, 2)
     return joined
 

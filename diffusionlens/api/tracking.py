@@ -1,12 +1,12 @@
 """`track`: the checkpoints of training runs to curves over training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
-from diffusionlens.analysis.track import Track, find_moments
+from diffusionlens.analysis.track import Track, find_moments, set_aside
 from diffusionlens.analysis.track import track as track_moments
 from diffusionlens.api.requests import command_line, settings_of, silent
 from diffusionlens.data import PictureSource, open_data
@@ -50,8 +50,12 @@ def track(
     seed: int = 0,
     options: Sequence[str] = (),
     progress: Progress = silent,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Tracked | None:
     """Measures the checkpoints of training runs, and writes curves over training as a result directory.
+
+    A checkpoint that can't be opened is left out, and named on the page, in the manifest, and to `warn` before the first is
+    measured.
 
     Args:
         runs: run directories of `train`, as `[label=]RUN`.
@@ -68,12 +72,16 @@ def track(
     try:
         with processes.together():
             place = check_target(out) if processes.rank == 0 else None
-            moments = find_moments([runs] if isinstance(runs, str) else list(runs), checkpoints)
+            found = find_moments([runs] if isinstance(runs, str) else list(runs), checkpoints)
             settings = settings_of(
                 analyses, layers, images, size, fit, batch_size, device, workers, seed, options=options
             )
             source = open_data(data) if isinstance(data, str) else data
-        tracked = track_moments(moments, source, settings, progress, processes)
+            moments, broken = set_aside(found)
+            if processes.rank == 0:
+                for entry in broken:
+                    warn(f"warning: {entry['model']} is left out: {entry['reason']}")
+        tracked = track_moments(moments, source, settings, progress, processes, broken)
         with processes.together():
             if tracked is None or place is None:
                 return None

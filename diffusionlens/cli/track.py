@@ -23,6 +23,7 @@ from diffusionlens.cli.parts import (
     say,
 )
 from diffusionlens.errors import printable
+from diffusionlens.progress import complain
 
 
 def track(
@@ -61,6 +62,7 @@ def track(
             seed=seed,
             options=setting or [],
             progress=progress,
+            warn=complain,
         )
     if tracked is None:
         return
@@ -68,7 +70,9 @@ def track(
         found = [{"run": finding.model, "text": finding.text} for finding in tracked.findings]
         models = [moment.label for moment in tracked.track.moments]
         rows = len(tracked.track.measurement.results)
-        say([json.dumps({"page": str(tracked.page), "models": models, "rows": rows, "findings": found}, indent=2)])
+        left_out = tracked.track.measurement.manifest["left_out"]
+        facts = {"page": str(tracked.page), "models": models, "rows": rows, "findings": found, "left_out": left_out}
+        say([json.dumps(facts, indent=2)])
         return
     lines = [f"{finding.model}: {finding.text}" for finding in tracked.findings]
     say(map(printable, [*lines, f"page: {tracked.page}"]))

@@ -7,12 +7,10 @@ from matplotlib.figure import Figure
 
 from diffusionlens.figures.layer_curves import Panel, draw_curves, name_models
 from diffusionlens.figures.style import SOFT, new_figure
-from diffusionlens.figures.trajectories import TRACK_PANELS
+from diffusionlens.figures.trajectories import DENSE_PANELS
 
 DIFFERENCE_PANELS = (
-    *TRACK_PANELS,
-    Panel("Leakage", "points", "diffusion", "leakage"),
-    Panel("Spread", "share of a whole exchange", "diffusion", "spread", "all"),
+    *DENSE_PANELS,
     Panel("Segmentation probe", "mIoU of a picture", "segmentation", "miou", "patch"),
     Panel("Depth probe", "RMSE (m)", "depth", "rmse", "patch"),
     Panel("Nearest neighbours, k = 20", "pictures (%)", "classification", "knn_top1", "cls k=20"),

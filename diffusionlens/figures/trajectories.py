@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from diffusionlens.figures.layer_curves import Panel, name_models
 from diffusionlens.figures.style import SOFT, legend_names, model_looks, new_figure
 
-TRACK_PANELS = (
+DENSE_PANELS = (
     Panel("Point-in-Box", "pictures hit (%)", "pib", "pib"),
     Panel("CLS to patches", "mean cosine", "similarity", "cls_patch_cos"),
     Panel("Near minus far (LDS)", "cosine difference", "similarity", "lds"),
@@ -23,6 +23,15 @@ TRACK_PANELS = (
     Panel("Outlier tokens (MAD)", "share", "norms", "outlier_share", "mad"),
     Panel("Effective support, patches", "exp(entropy)", "sparsity", "effective_support", "patch>all"),
     Panel("Weight of patches on CLS", "share", "sparsity", "cls_weight", "patch>cls"),
+    Panel("Leakage", "points", "diffusion", "leakage"),
+    Panel("Spread", "share of a whole exchange", "diffusion", "spread", "all"),
+)
+
+TRACK_PANELS = (
+    *DENSE_PANELS,
+    Panel("CorLoc of LOST", "pictures (%)", "discovery", "corloc_lost"),
+    Panel("CorLoc of TokenCut", "pictures (%)", "discovery", "corloc_tokencut"),
+    Panel("Outline by attention", "Jaccard index (%)", "discovery", "jaccard_attention"),
 )
 
 LAYER_PANELS = (

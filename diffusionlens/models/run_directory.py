@@ -67,7 +67,7 @@ def _numbered(run: Path, paths: Iterable[Path]) -> list[RunWeights]:
     per_epoch = steps_per_epoch(run)
     found = []
     for path in paths:
-        if name := _NAME.match(path.stem):
+        if (name := _NAME.match(path.stem)) and path.is_file():
             step = int(name["step"]) if name["step"] else int(name["epoch"]) * per_epoch
             found.append(RunWeights(path, step / per_epoch, step))
     return sorted(found, key=lambda weights: weights.step)

@@ -15,18 +15,25 @@ from diffusionlens.pages.directory import whole_directory
 from diffusionlens.pages.figures import PageFigure, draw_figure
 from diffusionlens.pages.findings import Finding
 from diffusionlens.pages.numbers import overlap, short, with_interval
-from diffusionlens.pages.page import cell, facts_of_data, facts_of_run
+from diffusionlens.pages.page import cell, facts_of_data, facts_of_run, unmeasured
 from diffusionlens.pages.tables import write_formats
 from diffusionlens.pages.template import Facts, Page, Table, render
 
-_NAMED = (
-    (TRACK_PANELS[0], "Point-in-Box", " %"),
-    (TRACK_PANELS[1], "the mean cosine of CLS with the patches", ""),
-    (TRACK_PANELS[2], "locality (LDS)", ""),
-    (TRACK_PANELS[3], "the contrast of regions (SRSS)", ""),
-    (TRACK_PANELS[5], "the effective rank", ""),
-    (TRACK_PANELS[7], "the effective support of attention", ""),
-)
+_NAMED = {
+    "pib": ("Point-in-Box", " %"),
+    "cls_patch_cos": ("the mean cosine of CLS with the patches", ""),
+    "lds": ("locality (LDS)", ""),
+    "srss": ("the contrast of regions (SRSS)", ""),
+    "effective_rank": ("the effective rank", ""),
+    "outlier_share": ("the share of outlier tokens (MAD)", ""),
+    "effective_support": ("the effective support of attention", ""),
+    "leakage": ("leakage", " points"),
+    "spread": ("spread", " of a whole exchange"),
+    "corloc_lost": ("CorLoc of LOST", " %"),
+    "corloc_tokencut": ("CorLoc of TokenCut", " %"),
+    "jaccard_attention": ("the Jaccard index of the best head's attention", " %"),
+}
+"""How sentences name the metrics of the panels that they speak of, and their unit."""
 
 
 def write_track(track: Track, out: Path | str) -> Path:
@@ -115,7 +122,10 @@ def track_findings(results: pd.DataFrame, runs: Sequence[str]) -> list[Finding]:
     found = []
     for run in runs:
         own = results[results["run"] == run]
-        for panel, name, unit in _NAMED:
+        for panel in TRACK_PANELS:
+            if panel.metric not in _NAMED:
+                continue
+            name, unit = _NAMED[panel.metric]
             rows = list(last_layer(panel.rows(own)).itertuples(index=False, name="Row"))
             if text := _course(rows, name, unit):
                 found.append(Finding(text, run, figure="track_by_epoch", rows=tuple(rows)))
@@ -169,16 +179,20 @@ def _page(
         tables=tables,
         layer_tables=(),
         made=[*_facts_of_runs(runs, manifest), facts_of_data(data), facts_of_run(manifest)],
-        left_out=[entry for entry in manifest["left_out"] if entry["model"] in _last_of_each(runs, manifest)],
+        left_out=[entry for entry in manifest["left_out"] if entry["model"] not in _earlier(runs, manifest)],
         skipped=data["skipped"],
         notes=data["notes"],
+        unmeasured=unmeasured(
+            {"models": [one for one in manifest["models"] if one["label"] not in _earlier(runs, manifest)]}
+        ),
         versions=manifest["versions"],
     )
 
 
-def _last_of_each(runs: Sequence[str], manifest: dict[str, Any]) -> set[str]:
-    """What is left out is left out at every checkpoint: the page names it once."""
-    return {[entry["model"] for entry in manifest["checkpoints"] if entry["run"] == run][-1] for run in runs}
+def _earlier(runs: Sequence[str], manifest: dict[str, Any]) -> set[str]:
+    """The measured checkpoints before the last of each run. What is left out is left out at every one: the page names it once."""
+    labels = [[entry["model"] for entry in manifest["checkpoints"] if entry["run"] == run] for run in runs]
+    return {label for own in labels for label in own[:-1]}
 
 
 def _facts_of_runs(runs: Sequence[str], manifest: dict[str, Any]) -> list[Facts]:

@@ -21,7 +21,7 @@ from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.store import model_digest
 from diffusionlens.analysis.registry import parse_options
 from diffusionlens.analysis.run import Measurement, Settings
-from diffusionlens.analysis.track import find_moments, track
+from diffusionlens.analysis.track import find_moments, set_aside, track
 from diffusionlens.capture import capture
 from diffusionlens.data import open_data
 from diffusionlens.data.digest import content_of
@@ -205,7 +205,8 @@ def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
 
 def _track(job: Job, shop: Workshop, progress: Progress) -> Measurement:
     moments = find_moments(shop.models.runs, job.checkpoints)
-    done = track(moments, open_data(job.pair.test), _settings(job, shop), progress)
+    whole, broken = set_aside(moments)
+    done = track(whole, open_data(job.pair.test), _settings(job, shop), progress, broken=broken)
     assert done is not None
     return done.measurement
 

@@ -1,12 +1,15 @@
 """A recipe's parts, made."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
+from diffusionlens.memory import is_shortage
 from diffusionlens.models import build, load_model
 from diffusionlens.training.head import DINOHead
 from diffusionlens.training.initialisation import initialise
@@ -28,12 +31,14 @@ def build_learner(recipe: Recipe, ranks: Ranks, *, fresh: bool) -> Learner:
     if recipe.precision == "fp16" and ranks.device.type != "cuda":
         raise InputError("precision is fp16, which is for GPUs; use --set precision=bf16 or fp32")
     backbone = build_backbone(recipe, drop_path=recipe.model.drop_path)
-    initialise(backbone, recipe.model.initialisation)
+    with _fitting(recipe):
+        initialise(backbone, recipe.model.initialisation)
     if fresh and recipe.init_from is not None:
         start_from(backbone, recipe.init_from)
     student = MultiCropNetwork(backbone, _head(recipe, backbone))
     teacher_backbone = build_backbone(recipe, drop_path=0.0)
     teacher = make_teacher(student, teacher_backbone, _head(recipe, teacher_backbone))
+    _try_views(student, recipe)
     student, teacher = student.to(ranks.device), teacher.to(ranks.device)
     if recipe.run.compile:
         student.backbone.compile()
@@ -57,8 +62,12 @@ def build_backbone(recipe: Recipe, drop_path: float) -> nn.Module:
         InputError: timm can't make it, or its patches do not divide the views.
     """
     crops, model = recipe.crops, recipe.model
+    if "drop_path_rate" in model.options:
+        raise InputError("model.options has drop_path_rate, which the teacher must not have; say model.drop_path")
     options = {"img_size": crops.global_size, **model.options} | ({"drop_path_rate": drop_path} if drop_path else {})
     backbone = build(model.name, model.attention, model.registers, model.specialize, **options)
+    if getattr(backbone, "cls_token", None) is None or not hasattr(backbone, "patch_embed"):
+        raise InputError(f"{model.name} has no CLS token, which DINO trains; choose a ViT with one")
     embed: Any = backbone.patch_embed
     patch = embed.patch_size
     for name, size in (("global_size", crops.global_size), ("local_size", crops.local_size)):
@@ -70,13 +79,51 @@ def build_backbone(recipe: Recipe, drop_path: float) -> nn.Module:
     return backbone
 
 
+@contextmanager
+def _fitting(recipe: Recipe) -> Iterator[None]:
+    """timm makes much of what no picture could pass through, and raises of every kind when one is to."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        if is_shortage(error):
+            raise
+        raise InputError(
+            f"{recipe.model.name} with model.options {recipe.model.options} does not take the recipe's views "
+            f"({in_short(error)}); change the options, or crops"
+        ) from None
+
+
+@torch.no_grad()
+def _try_views(student: MultiCropNetwork, recipe: Recipe) -> None:
+    """Sends one picture of each size through.
+
+    Raises:
+        InputError: the model does not take them.
+    """
+    sizes = [recipe.crops.global_size] * 2 + [recipe.crops.local_size] * recipe.crops.local_count
+    training = student.training
+    with _fitting(recipe):
+        scores = student.eval()([torch.zeros(1, 3, size, size) for size in sorted(set(sizes), reverse=True)])
+    if not scores.isfinite().all():
+        raise InputError(
+            f"{recipe.model.name} with model.options {recipe.model.options} gives values that are NaN or infinite before any "
+            f"training; change the options"
+        )
+    student.train(training)
+
+
 def start_from(backbone: nn.Module, model: str) -> None:
     """Gives a new backbone the weights of a trained MODEL, its positions resized by its own rule.
 
     Raises:
         InputError: MODEL can't be opened, or has other weights than the backbone (names the first ones).
     """
-    trained = load_model(model)
+    try:
+        trained = load_model(model)
+    except InputError as error:
+        raise InputError(f"init_from={model}: {error}") from None
     embed: Any = backbone.patch_embed
     rows, columns = (count * length for count, length in zip(embed.grid_size, embed.patch_size, strict=True))
     trained.set_size((rows, columns))

@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -13,6 +14,8 @@ from diffusionlens.errors import InputError, in_short
 from diffusionlens.models.weights_file import read_weights
 
 FORMAT = 1
+_WORDS = 624  # of the state of a Mersenne twister
+_CUDA = 16  # bytes of the state of CUDA's generator: seed and offset
 KEYS = frozenset(
     {
         "format",
@@ -50,9 +53,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     content, _ = read_weights(path)
     if not set(content) >= KEYS:
         raise InputError(f"{path} is not a checkpoint of a training run; wanted RUN/checkpoints/last.pt")
-    if content["format"] != FORMAT:
+    version = content["format"]
+    if type(version) is not int or version != FORMAT:
         raise InputError(
-            f"{path} has format {content['format']}, and this version reads {FORMAT}; update diffusionlens"
+            f"{path} has format {in_short(version)}, and this version reads {FORMAT}; update diffusionlens"
         )
     return dict(content)
 
@@ -140,6 +144,34 @@ def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def random_fault(state: Any) -> str:
+    """What is wrong with something that should be what `random_state` gave; "" where it can be restored.
+
+    The generators themselves look at little of it, and one that stands outside its own table reads foreign memory.
+    """
+    try:
+        version, numbers, cached = state["python"]
+        if version != 3 or len(numbers) != _WORDS + 1 or not all(type(number) is int for number in numbers):
+            return "python"
+        random.Random().setstate(state["python"])
+        if cached is not None and not (type(cached) is float and isfinite(cached)):
+            return "python"
+        name, keys, *rest = state["numpy"]
+        position, has_gauss, cached = rest
+        words = torch.is_tensor(keys) and keys.dtype == torch.int64 and keys.shape == (_WORDS,)
+        if name != "MT19937" or not words or int(keys.min()) < 0 or int(keys.max()) >= 2**32:
+            return "numpy"
+        if position not in range(_WORDS + 1) or has_gauss not in (0, 1) or not isfinite(cached):
+            return "numpy"
+        torch.Generator().set_state(state["torch"])
+        cuda = state["cuda"]
+        if cuda is not None and not (torch.is_tensor(cuda) and cuda.dtype == torch.uint8 and cuda.shape == (_CUDA,)):
+            return "cuda"
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        return in_short(error, 80)
+    return ""
 
 
 def seed_everything(seed: int, rank: int, step: int) -> None:

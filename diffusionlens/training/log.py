@@ -38,7 +38,7 @@ class JsonLines:
         """Goes on in a log that is there, without its lines behind `from_step`: those steps are made again."""
         self.path = path
         if path.exists():
-            kept = [line for line in read_log(path) if line.get("step", 0) <= from_step]
+            kept = [line for line in read_log(path) if line["step"] <= from_step]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             write_whole(path, lambda file: file.write(text.encode()))
         self._file = path.open("a", encoding="utf-8")
@@ -111,14 +111,30 @@ class RunLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, in order; one that a crash cut short is left out."""
+    """The lines of a log, in order; one that a crash or a full disk cut short is left out.
+
+    Raises:
+        InputError: it can't be read, or a line was written by something else.
+    """
+    advice = "move it away, and the run goes on with a new one"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"the log {path} can't be read ({error.strerror}); {advice}") from None
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for number, raw in enumerate(content.splitlines(), start=1):
         try:
-            lines.append(json.loads(text))
+            line = json.loads(raw.decode("utf-8"))
+        except (UnicodeDecodeError, RecursionError):
+            line = None
         except ValueError:
             continue
-    return [line for line in lines if isinstance(line, dict)]
+        if not isinstance(line, dict) or type(step := line.get("step")) is not int or step < 0:
+            raise InputError(
+                f"the log {path} is damaged in line {number}; wanted UTF-8 and a JSON object with a step of the run: {advice}"
+            )
+        lines.append(line)
+    return lines
 
 
 class ProgressLine:

@@ -1,5 +1,6 @@
 """DINO's loss: cross-entropy between the centred, sharpened teacher and the student, over all pairs of different views."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -39,7 +40,9 @@ class DINOLoss(nn.Module):
         self.student_temperature, self.center_momentum = student_temperature, center_momentum
         self.register_buffer("center", torch.zeros(1, out_dim))
         self.started = center_start == "zero"  # a plain bool: a tensor would make the host wait for the device
-        self._pending: list[Tensor] = []  # sums and counts of teacher scores that the centre has not seen yet
+        # Of the parts of the batch so far: sums and counts of teacher scores, which the centre has not seen, and of targets.
+        self._pending: list[Tensor] = []
+        self._targets: list[Tensor] = []
 
     def forward(
         self, student: Tensor, teacher: Tensor, teacher_temperature: float, update_center: bool = True
@@ -50,13 +53,13 @@ class DINOLoss(nn.Module):
             student: [V*B,K] scores of all V views, view by view, the teacher's views first.
             teacher: [2*B,K] scores of the two global views.
             update_center: False for all but the last part of a batch that is computed in parts: the centre then moves
-                once, by the mean of the whole batch.
+                once, by the mean of the whole batch (which `start` must have seen, where the centre has not started).
 
         Returns:
             The loss, and 0-dimensional numbers to watch, in nats but for the last: `teacher_entropy` of the teacher's mean
-            distribution over the batch (ln K: all prototypes in use), `sample_entropy` (mean entropy of a single
-            picture's), `kl` from teacher to student (loss - sample_entropy), `center_norm`. Like the loss, and but for the
-            last, they are of this process's pictures.
+            distribution over the batch, in its parts so far (ln K: all prototypes in use), `sample_entropy` (mean entropy of a
+            single picture's), `kl` from teacher to student (loss - sample_entropy), `center_norm`. Like the loss, and but for
+            the last, they are of this process's pictures.
         """
         with torch.autocast(student.device.type, enabled=False):
             student, teacher = student.float(), teacher.detach().float()
@@ -65,19 +68,22 @@ class DINOLoss(nn.Module):
                 raise ValueError(
                     f"{len(student)} student and {len(teacher)} teacher rows are no whole views, two of which"
                 )
-            self._start(teacher)
+            if not self.started:
+                self.start([teacher])
             targets = ((teacher - self.center) / teacher_temperature).softmax(-1).unflatten(0, (2, batch))
             logs = (student / self.student_temperature).log_softmax(-1).unflatten(0, (-1, batch))
             # For each teacher view, the sum over all student views less its own: two products in place of 2 (V - 1).
             others = logs.sum(0) - logs[:2]
             loss = -(targets * others).sum() / (2 * batch * (len(logs) - 1))
             self._pending.append(_sum_and_count(teacher))
-            if update_center:
-                self._update()
+            self._targets.append(_sum_and_count(targets.flatten(0, 1)))
             with torch.no_grad():
                 sample_entropy = torch.special.entr(targets).sum(-1).mean()
+                seen = torch.stack(self._targets).sum(0)
+                if update_center:
+                    self._update()
                 found = {
-                    "teacher_entropy": torch.special.entr(targets.mean((0, 1))).sum(),
+                    "teacher_entropy": torch.special.entr(seen[:-1] / seen[-1]).sum(),
                     "sample_entropy": sample_entropy,
                     "kl": loss.detach() - sample_entropy,
                     "center_norm": self.center.norm(),
@@ -93,16 +99,17 @@ class DINOLoss(nn.Module):
         self.started = state["started"]
 
     @torch.no_grad()
-    def _start(self, teacher: Tensor) -> None:
-        if not self.started:
-            self.center.copy_(_mean(_sum_and_count(teacher)))
-            self.started = True
+    def start(self, parts: Iterable[Tensor]) -> None:
+        """Puts the centre at the mean of a whole batch, given as the teacher's scores [2*B,K] of its parts."""
+        self.center.copy_(_mean(torch.stack([_sum_and_count(part.float()) for part in parts]).sum(0)))
+        self.started = True
 
     @torch.no_grad()
     def _update(self) -> None:
         mean = _mean(torch.stack(self._pending).sum(0))
         self.center.mul_(self.center_momentum).add_(mean, alpha=1 - self.center_momentum)
         self._pending.clear()
+        self._targets.clear()
 
 
 def _sum_and_count(scores: Tensor) -> Tensor:

@@ -82,6 +82,9 @@ def choose_device(text: str, local_rank: int = 0, count: int = 1) -> torch.devic
         return torch.device("cuda", local_rank)
     try:
         device = torch.device("cpu" if text == "auto" else text)
+        if device.type not in ("cpu", "cuda", "mps"):  # torch knows some where nothing can be computed
+            raise RuntimeError
+        torch.zeros(1, device=device if device.type == "mps" else "cpu")
     except RuntimeError:
         raise InputError(f"run.device is '{text}'; wanted auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda" and count > 1:

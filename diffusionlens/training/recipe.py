@@ -7,13 +7,14 @@ every later version. Keys of `run` and `checkpoint` may change when a run is res
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from diffusionlens.models.variant import AttentionName, Specialization
 from diffusionlens.training.initialisation import Initialisation
 from diffusionlens.training.loss import CenterStart
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?) ?(epochs?|steps?|%)$")
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?) ?(epochs?|steps?|%)$", re.ASCII)
+_LONGEST = 1e9  # of epochs or steps
 
 
 def _check_duration(text: object) -> str:
@@ -24,18 +25,23 @@ def _check_duration(text: object) -> str:
     number, unit = found.groups()
     if unit.startswith("step") and "." in number:
         raise ValueError("wanted a whole number of steps")
+    if float(number) > (100 if unit == "%" else _LONGEST):
+        most = "100 %, the whole run" if unit == "%" else f"{_LONGEST:.0f}"
+        raise ValueError(f"wanted at most {most}")
     return f"{number} {unit}"
 
 
 Duration = Annotated[str, BeforeValidator(_check_duration)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-# Upper ends lie far beyond any use: what is larger is a slip, and would take memory or hours before anybody could say so.
+# Ends lie far beyond any use: what is outside is a slip, and would take memory, hours or overflow before anybody could say so.
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Strength = Annotated[float, Field(ge=0, le=10)]
+Temperature = Annotated[float, Field(ge=1e-3, le=100)]
+Decay = Annotated[float, Field(ge=0, le=100)]
 Pixels = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=2**17)]
-Range = tuple[Positive, Positive]
+_Area = Annotated[float, Field(gt=0, le=1)]
+_Radius = Annotated[float, Field(gt=0, le=1000)]
 
 
 def duration_steps(text: str, steps_per_epoch: int, total: int | None = None) -> int:
@@ -50,7 +56,14 @@ def duration_steps(text: str, steps_per_epoch: int, total: int | None = None) ->
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _check_ascending(section: _Section, *names: str) -> None:
+    for name in names:
+        low, high = getattr(section, name)
+        if low > high:
+            raise ValueError(f"{name} is [{low}, {high}]; wanted two numbers in ascending order")
 
 
 class ModelSection(_Section):
@@ -65,7 +78,9 @@ class ModelSection(_Section):
     )
     specialize: Specialization = Field(description="cls_patch for separate weights of CLS and patches, or none")
     options: dict[str, Any] = Field(description="further options of timm.create_model, as img_size, embed_dim, depth")
-    drop_path: Share = Field(description="stochastic depth of the student, linear from 0 to this over the blocks")
+    drop_path: Annotated[float, Field(ge=0, lt=1)] = Field(
+        description="stochastic depth of the student, linear from 0 to this over the blocks"
+    )
     initialisation: Initialisation = Field(
         description="dino: truncated normal of std .02. fan_in: std fan_in^-.5, for narrow models"
     )
@@ -75,17 +90,14 @@ class CropsSection(_Section):
     """Multi-crop: two global views and some local ones, each a random part of the picture."""
 
     global_size: Pixels = Field(description="side of the global views in pixels")
-    global_scale: Range = Field(description="share of the picture's area in a global view, from and to")
+    global_scale: tuple[_Area, _Area] = Field(description="share of the picture's area in a global view, from and to")
     local_count: Annotated[int, Field(ge=0, le=256)] = Field(description="number of local views")
     local_size: Pixels = Field(description="side of the local views in pixels")
-    local_scale: Range = Field(description="share of the picture's area in a local view, from and to")
+    local_scale: tuple[_Area, _Area] = Field(description="share of the picture's area in a local view, from and to")
 
     @model_validator(mode="after")
     def _ordered(self) -> "CropsSection":
-        for name in ("global_scale", "local_scale"):
-            low, high = getattr(self, name)
-            if not low <= high <= 1:
-                raise ValueError(f"{name} is [{low}, {high}]; wanted two shares in ascending order, at most 1")
+        _check_ascending(self, "global_scale", "local_scale")
         return self
 
 
@@ -97,21 +109,28 @@ class AugmentationSection(_Section):
     )
     flip: Share = Field(description="probability of a horizontal flip")
     jitter: Share = Field(description="probability of colour jitter")
-    brightness: NotNegative = Field(description="strength of jitter")
-    contrast: NotNegative = Field(description="strength of jitter")
-    saturation: NotNegative = Field(description="strength of jitter")
+    brightness: Strength = Field(description="strength of jitter")
+    contrast: Strength = Field(description="strength of jitter")
+    saturation: Strength = Field(description="strength of jitter")
     hue: Annotated[float, Field(ge=0, le=0.5)] = Field(description="strength of jitter, in turns of the hue circle")
     grey: Share = Field(description="probability of grey")
     blur: tuple[Share, Share, Share] = Field(description="probabilities of Gaussian blur")
-    blur_radius: Range = Field(description="radius (standard deviation) of the blur in pixels, from and to")
+    blur_radius: tuple[_Radius, _Radius] = Field(
+        description="radius (standard deviation) of the blur in pixels, from and to"
+    )
     solarize: tuple[Share, Share, Share] = Field(description="probabilities of solarisation")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "AugmentationSection":
+        _check_ascending(self, "blur_radius")
+        return self
 
 
 class HeadSection(_Section):
     """DINO's projection head."""
 
     out_dim: Annotated[int, Field(ge=2, le=2**24)] = Field(
-        description="number of prototypes K; the loss starts at ln K"
+        description="number of prototypes K; ln K is the loss of uniform outputs"
     )
     hidden: Width = Field(description="width of the hidden layers")
     bottleneck: Width = Field(description="width before the last layer")
@@ -125,15 +144,15 @@ class TeacherSection(_Section):
 
     momentum: Share = Field(description="of the moving average at the start")
     momentum_end: Share = Field(description="of the moving average at the end (cosine)")
-    warmup_temperature: Positive = Field(description="temperature at the start")
-    temperature: Positive = Field(description="temperature after the warm-up")
+    warmup_temperature: Temperature = Field(description="temperature at the start")
+    temperature: Temperature = Field(description="temperature after the warm-up")
     temperature_warmup: Duration = Field(description="length of the linear ramp between the two")
 
 
 class LossSection(_Section):
     """Cross-entropy between centred, sharpened teacher and student."""
 
-    student_temperature: Positive = Field(description="temperature of the student")
+    student_temperature: Temperature = Field(description="temperature of the student")
     center_momentum: Share = Field(description="momentum of the centre's moving average")
     center_start: CenterStart = Field(description="where the centre starts: 0, or the first batch's mean")
 
@@ -141,13 +160,17 @@ class LossSection(_Section):
 class OptimizerSection(_Section):
     """AdamW and its schedules, by step."""
 
-    lr: Positive = Field(description="peak learning rate at a batch of `lr_batch`; scaled in proportion to batch_size")
+    lr: Annotated[float, Field(gt=0, le=100)] = Field(
+        description="peak learning rate at a batch of `lr_batch`; scaled in proportion to batch_size"
+    )
     lr_batch: Count = Field(description="the batch that `lr` is for")
-    lr_end: NotNegative = Field(description="learning rate at the end (cosine), not scaled")
+    lr_end: Annotated[float, Field(ge=0)] = Field(description="learning rate at the end (cosine), not scaled")
     warmup: Duration = Field(description="length of the linear ramp of the learning rate from 0")
-    weight_decay: NotNegative = Field(description="at the start; biases and norms have none")
-    weight_decay_end: NotNegative = Field(description="at the end (cosine)")
-    clip: Positive | None = Field(description="largest L2 norm of a gradient; null for no clipping")
+    weight_decay: Decay = Field(description="at the start; biases and norms have none")
+    weight_decay_end: Decay = Field(description="at the end (cosine)")
+    clip: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        description="largest L2 norm of a gradient; null for no clipping"
+    )
     clip_by: Literal["parameter", "global"] = Field(
         description="each parameter's own norm (as DINO), or that of all together"
     )
@@ -161,7 +184,7 @@ class RunSection(_Section):
     workers: Annotated[int, Field(ge=0, le=1024)] = Field(
         default=4, description="processes that read pictures, for each rank"
     )
-    accumulate: Count = Field(
+    accumulate: Annotated[int, Field(ge=1, le=2**20)] = Field(
         default=1, description="parts that a rank's share of the batch is computed in, to save memory"
     )
     compile: bool = Field(default=False, description="compile the backbones with torch.compile")
@@ -177,9 +200,16 @@ class CheckpointSection(_Section):
     every: Duration = Field(
         default="10 epochs", description="how often a numbered checkpoint and the teacher's weights are kept"
     )
-    keep: Annotated[int, Field(ge=1)] | None = Field(
+    keep: Count | None = Field(
         default=None, description="how many numbered checkpoints stay; null for all. The teacher's weights always stay"
     )
+
+    @field_validator("save", "every")
+    @classmethod
+    def _some(cls, duration: str) -> str:
+        if float(duration.split()[0]) == 0:
+            raise ValueError("wanted more than 0")
+        return duration
 
 
 class Recipe(_Section):
@@ -193,7 +223,9 @@ class Recipe(_Section):
     loss: LossSection
     optimizer: OptimizerSection
     length: Duration = Field(description="length of the run, in epochs or steps")
-    batch_size: Count = Field(description="pictures in a step, all ranks and parts together")
+    batch_size: Annotated[int, Field(ge=1, le=2**24)] = Field(
+        description="pictures in a step, all ranks and parts together"
+    )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(description="of weights, order of pictures and augmentation")
     precision: Literal["fp32", "bf16", "fp16"] = Field(description="of the forward pass (autocast); weights are fp32")
     init_from: str | None = Field(
@@ -206,8 +238,14 @@ class Recipe(_Section):
     def _possible(self) -> "Recipe":
         if self.length.endswith("%"):
             raise ValueError("length is a share; wanted epochs or steps, as '200 epochs'")
-        if self.crops.local_count == 0 and self.crops.local_size > self.crops.global_size:
-            raise ValueError("crops.local_size is larger than crops.global_size")
+        sides = self.crops.local_size, self.crops.global_size
+        if self.crops.local_count and sides[0] > sides[1]:
+            raise ValueError(f"crops.local_size is {sides[0]}, larger than crops.global_size, {sides[1]}")
+        if self.optimizer.lr_end > self.peak_lr:
+            raise ValueError(
+                f"optimizer.lr_end is {self.optimizer.lr_end:g}, above the peak learning rate {self.peak_lr:.3g} "
+                f"(lr x batch_size / lr_batch): it would rise to the end; wanted at most that"
+            )
         return self
 
     @property

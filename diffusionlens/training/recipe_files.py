@@ -107,5 +107,5 @@ def _explain(error: ValidationError, where: str, settings: Mapping[str, Any]) ->
     if first["type"] == "missing" and key == ".".join(names):
         return f"{place} is missing; give it, or extend a whole recipe (extends: dino_vits16)"
     message = "too few values" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
-    got = "" if isinstance(first["input"], dict) else f" (got {first['input']!r})"
+    got = "" if isinstance(first["input"], dict) or first["type"] == "json_invalid" else f" (got {first['input']!r})"
     return f"{place if names else 'recipe ' + where}: {message}{got}"

@@ -44,7 +44,7 @@ class RunDirectory:
             raise InputError(f"--out {self.path}: {nearest} can't be written to; choose another directory")
 
     def _check_no_checkpoint(self) -> None:
-        if self.last.exists():
+        if self.last.exists() or any(self.last.parent.glob("*.pt")):
             raise InputError(f"--out {self.path} holds a run; continue it with --resume, or choose another directory")
 
     def check_old(self) -> None:
@@ -53,8 +53,23 @@ class RunDirectory:
         Raises:
             InputError: there is no checkpoint.
         """
-        if not self.last.is_file():
-            raise InputError(f"--resume: {self.last} does not exist; without --resume a new run begins there")
+        if self.last.is_file():
+            return
+        if self.last.exists():
+            raise InputError(
+                f"--resume: {self.last} is no file; move it away, and put a numbered checkpoint in its place"
+            )
+        if numbered := sorted(self.last.parent.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns):
+            raise InputError(f"--resume: {self.last} does not exist; copy {numbered[-1]} to it and say --resume again")
+        raise InputError(f"--resume: {self.last} does not exist; without --resume a new run begins there")
+
+    def read_manifest(self) -> dict[str, Any]:
+        """What an earlier start left; nothing where it is damaged: it is written anew."""
+        try:
+            found = json.loads((self.path / layout.MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def begin(self, recipe: Recipe, manifest: dict[str, Any], *, fresh: bool) -> None:
         """Makes the directory, or takes over that of the run that is resumed, and writes recipe and manifest.
@@ -77,7 +92,8 @@ class RunDirectory:
         if fresh:
             self._check_no_checkpoint()
         for left in self.path.rglob(".*.part"):  # what a killed process was writing
-            left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                left.unlink()
         write_whole(self.path / layout.RECIPE, lambda file: file.write(write_recipe(recipe).encode()))
         self.manifest = manifest
         self.note()

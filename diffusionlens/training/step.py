@@ -53,8 +53,10 @@ class Learner:
     _stateful = ("student", "teacher", "loss", "optimizer", "scaler")
 
     def finite(self) -> bool:
-        """Whether all weights are: a damaged network must not replace a good one on the disk."""
-        largest = torch._foreach_norm([parameter.detach() for parameter in self.student.parameters()], torch.inf)
+        """Whether all weights and moments are: a damaged learner must not replace a good one on the disk."""
+        tensors = [value.detach() for network in (self.student, self.teacher) for value in network.parameters()]
+        tensors += [value for state in self.optimizer.state.values() for value in state.values() if value.ndim]
+        largest = torch._foreach_norm(tensors, torch.inf)
         return bool(torch.isfinite(torch.stack(list(largest))).all())
 
 
@@ -106,6 +108,9 @@ def _gradients(
     kind = _TYPES[recipe.precision]
     parts = list(zip(*(view.chunk(recipe.run.accumulate) for view in views), strict=True))
     numbers: dict[str, Tensor] = {}
+    if not learner.loss.started and len(parts) > 1:  # in the first step: the centre's start is of the whole batch
+        with torch.no_grad(), torch.autocast(device.type, kind, enabled=kind != torch.float32):
+            learner.loss.start([learner.teacher(part[:2]) for part in parts])
     for place, part in enumerate(parts, start=1):
         last = place == len(parts)
         with _exchange(learner.wrapped, last):
@@ -117,7 +122,10 @@ def _gradients(
             share = len(part[0]) / len(views[0])
             learner.scaler.scale(loss * share).backward()
         for name, value in {"loss": loss.detach(), **found}.items():
-            numbers[name] = numbers[name] + value * share if name in numbers else value * share
+            if name in ("teacher_entropy", "center_norm"):  # of all parts so far
+                numbers[name] = value
+            else:
+                numbers[name] = numbers[name] + value * share if name in numbers else value * share
     return numbers
 
 

@@ -33,7 +33,7 @@ class Timetable:
             raise InputError(f"length '{recipe.length}' is no step at all; wanted at least one")
         self.warmup = self._ramp("optimizer.warmup", recipe.optimizer.warmup)
         self.temperature_warmup = self._ramp("teacher.temperature_warmup", recipe.teacher.temperature_warmup)
-        self.frozen = self._steps(recipe.optimizer.freeze_last_layer)
+        self.frozen = self._ramp("optimizer.freeze_last_layer", recipe.optimizer.freeze_last_layer)
         self.save = max(self._steps(recipe.checkpoint.save), 1)
         self.every = max(self._steps(recipe.checkpoint.every), 1)
 

@@ -4,7 +4,8 @@ import hashlib
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,13 +17,14 @@ from diffusionlens.errors import InputError, OtherProcessError, in_short
 from diffusionlens.memory import enough_memory
 from diffusionlens.spec import parse_spec
 from diffusionlens.training.build import build_learner
-from diffusionlens.training.checkpoint import load_checkpoint, random_state, restore_random_state, seed_everything
-from diffusionlens.training.loader import load_views
-from diffusionlens.training.log import JsonLines, RunLog, Sink, TensorBoard, WeightsAndBiases, check_extras
-from diffusionlens.training.loop import Run, run_loop, way_back
+from diffusionlens.training.checkpoint import random_state, restore_random_state, seed_everything
+from diffusionlens.training.loader import ViewBatch, load_views
+from diffusionlens.training.log import JsonLines, RunLog, Sink, TensorBoard, WeightsAndBiases, check_extras, read_log
+from diffusionlens.training.loop import Prepare, Run, run_loop, way_back
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe import CHANGEABLE, Recipe
 from diffusionlens.training.recipe_files import differences, read_recipe, recipe_from
+from diffusionlens.training.resumption import check_fits, read_whole
 from diffusionlens.training.run_directory import RunDirectory
 from diffusionlens.training.sampler import BatchPlan, RunSampler
 from diffusionlens.training.timetable import Timetable
@@ -97,11 +99,13 @@ def _train(
     resume: bool,
     after_save: Callable[[Path, int], None] | None,
 ) -> Trained | None:
-    started = time.monotonic()
     plan = BatchPlan(len(source), recipe.batch_size, recipe.seed, ranks.rank, ranks.count)
     timetable = Timetable(recipe, plan.steps_per_epoch)
+    cut, prepare = make_cut(recipe), make_prepare(recipe, ranks.device)
     data = _identity(source)
-    earlier = load_checkpoint(directory.last) if resume else None
+    if directory.log.exists():
+        read_log(directory.log)
+    earlier = read_whole(directory.last) if resume else None
     if earlier is not None:
         _check_same(recipe, data, earlier, directory)
     seed_everything(recipe.seed, 0, 0)  # the same weights on every rank, and for any number of them
@@ -109,24 +113,58 @@ def _train(
         learner = build_learner(recipe, ranks, fresh=earlier is None)
     step = 0
     if earlier is not None:
+        check_fits(directory.last, earlier, learner, timetable.total)
         learner.restore(earlier)
         step = int(earlier["step"])
+    if earlier is not None and step == timetable.total and directory.read_manifest().get("status") == "complete":
+        return _nothing_to_do(directory, ranks, step)
     if earlier is not None and earlier["ranks"] == ranks.count:
         restore_random_state(earlier["random"][ranks.rank], ranks.device)
     else:
         seed_everything(recipe.seed, ranks.rank, step)
-    if ranks.first:
-        directory.begin(recipe, _manifest(recipe, data, ranks, timetable, step), fresh=earlier is None)
-        _announce(recipe, plan, timetable, step, directory)
-    log = RunLog(_sinks(recipe, directory, step) if ranks.first else [])
     skipped = dict(earlier["skipped"]) if earlier is not None else dict(source.skipped)
-    run = Run(
-        recipe, learner, timetable, ranks, directory, log, data, step, step if earlier is not None else None, skipped
-    )
-    sampler = RunSampler(plan, step, timetable.total)
-    batches = load_views(source, make_cut(recipe), sampler, recipe.run.workers, ranks.device)
-    prepare = make_prepare(recipe, ranks.device)
-    log.event("start", step, ranks=ranks.count, device=str(ranks.device), resumed=resume)
+    if ranks.first:
+        manifest = _manifest(recipe, data, ranks, timetable, step, skipped)
+        directory.begin(recipe, manifest, fresh=earlier is None)
+        _announce(recipe, plan, timetable, step, directory)
+    with _told(directory, ranks):
+        log = RunLog(_sinks(recipe, directory, step) if ranks.first else [])
+        saved = step if earlier is not None else None
+        run = Run(recipe, learner, timetable, ranks, directory, log, data, step, saved, skipped)
+        sampler = RunSampler(plan, step, timetable.total)
+        batches = load_views(source, cut, sampler, recipe.run.workers, ranks.device)
+        log.event("start", step, ranks=ranks.count, device=str(ranks.device), resumed=resume)
+        return _carry_out(run, batches, prepare, after_save)
+
+
+def _nothing_to_do(directory: RunDirectory, ranks: Ranks, step: int) -> Trained | None:
+    if not ranks.first:
+        return None
+    print(f"{directory.path}: the run is complete (step {step} of {step}); nothing to do", file=sys.stderr, flush=True)
+    return Trained(directory.path, "complete", step, step)
+
+
+@contextmanager
+def _told(directory: RunDirectory, ranks: Ranks) -> Iterator[None]:
+    """A run that ends in any other way than by itself says so in its manifest."""
+    try:
+        yield
+    except BaseException as error:
+        if ranks.first:
+            reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {in_short(error)}"
+            with suppress(InputError):  # a full disk; the error itself says more
+                directory.note(status="failed", reason=reason)
+        raise
+
+
+def _carry_out(
+    run: Run,
+    batches: Iterator[ViewBatch],
+    prepare: Prepare,
+    after_save: Callable[[Path, int], None] | None,
+) -> Trained | None:
+    started = time.monotonic()
+    ranks, directory, log = run.ranks, run.directory, run.log
 
     def hook(at: int) -> None:
         if ranks.first and after_save is not None:
@@ -139,9 +177,7 @@ def _train(
         status = run_loop(run, batches, prepare, hook)
     except InputError as error:
         log.event("failed", run.step, reason=str(error))
-        if ranks.first:
-            directory.note(status="failed", reason=str(error))
-        else:  # the command speaks for the first process alone
+        if not ranks.first:  # the command speaks for the first process alone
             print(f"rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
         raise
     except RuntimeError as error:
@@ -155,7 +191,7 @@ def _train(
             directory.note(status=status, seconds=round(time.monotonic() - started, 1))
     finally:
         log.close()
-    return Trained(directory.path, status, run.step, timetable.total) if ranks.first else None
+    return Trained(directory.path, status, run.step, run.timetable.total) if ranks.first else None
 
 
 def _open(data: str | PictureSource | Sequence[str | PictureSource]) -> PictureSource:
@@ -194,7 +230,9 @@ def _check_same(recipe: Recipe, data: dict[str, Any], earlier: dict[str, Any], d
         )
 
 
-def _manifest(recipe: Recipe, data: dict[str, Any], ranks: Ranks, timetable: Timetable, step: int) -> dict[str, Any]:
+def _manifest(
+    recipe: Recipe, data: dict[str, Any], ranks: Ranks, timetable: Timetable, step: int, skipped: dict[str, str]
+) -> dict[str, Any]:
     return {
         "kind": "training run",
         "status": "running",
@@ -208,7 +246,7 @@ def _manifest(recipe: Recipe, data: dict[str, Any], ranks: Ranks, timetable: Tim
         "device": str(ranks.device),
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("torch", "timm", "numpy")},
-        "skipped": {},
+        "skipped": skipped,
     }
 
 

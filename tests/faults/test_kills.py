@@ -10,7 +10,7 @@ from diffusionlens.training.log import read_log
 from tests.faults.forked import finish, kill_often
 from tests.plans.tiny import DATA, TRAIN, write_models, write_plan
 from tests.result_directories import contents
-from tests.training.tiny import TINY, largest_difference, weights
+from tests.training.tiny import largest_difference, tiny, weights
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_report(tmp_path: Path) -> None:
 def test_train(tmp_path: Path) -> None:
     straight, killed, log = tmp_path / "straight", tmp_path / "killed", tmp_path / "log"
     asked = ["train", "tiny_scenes_entmax15", "--data", "scenes:?n=40&size=32"]
-    for setting in (*TINY, "length=40 steps", "checkpoint.every=10 steps"):
+    for setting in tiny("length=40 steps", "checkpoint.every=10 steps"):
         asked += ["--set", setting]
     seconds = finish([*asked, "--out", str(straight)], log)
     wanted = weights(straight)

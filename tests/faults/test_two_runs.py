@@ -14,7 +14,7 @@ import pytest
 from tests.faults.forked import finish, start
 from tests.plans.tiny import DATA, TRAIN, write_models, write_plan
 from tests.result_directories import contents
-from tests.training.tiny import ROOT, TINY, largest_difference, weights
+from tests.training.tiny import ROOT, largest_difference, tiny, weights
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def until(process: BaseProcess, there: Callable[[], bool], log: Path) -> None:
 def test_train(tmp_path: Path) -> None:
     out, logs = tmp_path / "out", [tmp_path / "log1", tmp_path / "log2"]
     asked = ["train", "tiny_scenes_entmax15", "--data", "scenes:?n=40&size=32"]
-    for setting in (*TINY, "length=60 steps"):
+    for setting in tiny("length=60 steps"):
         asked += ["--set", setting]
     finish([*asked, "--out", str(tmp_path / "alone")], logs[0])
     first = start([*asked, "--out", str(out)], logs[0])
@@ -109,7 +109,7 @@ def test_a_reading_process_that_is_killed(command: str, tmp_path: Path) -> None:
         asked += ["--workers", "2", "--out", str(out)]
     else:
         asked = ["train", "tiny_scenes_entmax15", "--data", "scenes:?n=40&size=32", "--out", str(out)]
-        for setting in (*TINY, "length=20000 steps", "run.workers=2"):
+        for setting in tiny("length=20000 steps", "run.workers=2"):
             asked += ["--set", setting]
     with log.open("w") as said:
         process = subprocess.Popen([sys.executable, "-m", "diffusionlens", *asked], stdout=said, stderr=said, cwd=ROOT)

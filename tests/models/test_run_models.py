@@ -15,14 +15,14 @@ from diffusionlens.cli import main
 from diffusionlens.models.run_directory import find_weights, list_weights
 from diffusionlens.training.train import train
 from tests.models.files import refused
-from tests.training.tiny import DATA, TINY, weights
+from tests.training.tiny import DATA, tiny, weights
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 pictures in batches of 16: epochs of two steps; weights of every step, whole checkpoints of the last two."""
     out = tmp_path_factory.mktemp("runs") / "sparse"
-    settings = [*TINY, "length=4 steps", "checkpoint.save=1 steps", "checkpoint.every=1 steps", "checkpoint.keep=2"]
+    settings = tiny("length=4 steps", "checkpoint.save=1 steps", "checkpoint.every=1 steps", "checkpoint.keep=2")
     train("tiny_scenes_entmax15", DATA, out, settings=settings)
     return out
 
@@ -155,6 +155,6 @@ def test_check_lists_the_checkpoints(
 
 
 def test_a_new_run_starts_from_a_run(run: Path, tmp_path: Path) -> None:
-    settings = [*TINY, "length=1 steps", "optimizer.warmup=1 steps", f"init_from={run}@epoch=1"]
+    settings = tiny("length=1 steps", "optimizer.warmup=1 steps", f"init_from={run}@epoch=1")
     train("tiny_scenes_entmax15", DATA, tmp_path / "next", settings=settings)
     assert same(load_model(f"{tmp_path / 'next'}@epoch=0").model, load_file(find_weights(run, "epoch=1")))

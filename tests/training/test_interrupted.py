@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from diffusionlens.training.log import read_log
 from diffusionlens.training.train import train
-from tests.training.tiny import DATA, ROOT, TINY, largest_difference, weights, without_key_biases
+from tests.training.tiny import DATA, ROOT, largest_difference, tiny, weights, without_key_biases
 
 RECIPE = "tiny_scenes_entmax15"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -53,7 +53,7 @@ main()
 
 
 def command(out: Path, *settings: str) -> list[str]:
-    flags = [flag for setting in (*TINY, *settings) for flag in ("--set", setting)]
+    flags = [flag for setting in tiny(*settings) for flag in ("--set", setting)]
     return ["train", RECIPE, "--data", DATA, "--out", str(out), *flags]
 
 
@@ -75,7 +75,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 
 def in_process(out: Path, *settings: str, resume: bool = False) -> Path:
-    train(RECIPE, DATA, out, settings=[*TINY, *settings], resume=resume)
+    train(RECIPE, DATA, out, settings=tiny(*settings), resume=resume)
     return out
 
 

@@ -8,7 +8,7 @@ import torch
 from diffusionlens.errors import InputError
 from diffusionlens.training import loop
 from diffusionlens.training.train import train
-from tests.training.tiny import DATA, TINY
+from tests.training.tiny import DATA, TINY, tiny
 
 
 def test_a_shortage_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_a_shortage_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(loop, "train_step", hungry)
     with pytest.raises(InputError) as caught:
-        train("tiny_scenes_softmax", DATA, tmp_path / "run", settings=[*TINY, "run.accumulate=2"])
+        train("tiny_scenes_softmax", DATA, tmp_path / "run", settings=tiny("run.accumulate=2"))
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith("not enough memory for 8 pictures at a time on cpu; compute the batch in more parts")
@@ -48,5 +48,5 @@ def test_networks_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_networks_beyond_reason(setting: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        train("tiny_scenes_softmax", DATA, tmp_path / "run", settings=[*TINY, setting])
+        train("tiny_scenes_softmax", DATA, tmp_path / "run", settings=tiny(setting))
     assert not (tmp_path / "run").exists()

@@ -29,6 +29,12 @@ TINY = [
 ]
 
 
+def tiny(*settings: str) -> list[str]:
+    """TINY with `settings` in place of its own for the same key."""
+    keys = [setting.partition("=")[0] for setting in settings]
+    return [setting for setting in TINY if setting.partition("=")[0] not in keys] + list(settings)
+
+
 def weights(run: Path, name: str = "last") -> dict[str, torch.Tensor]:
     """Every tensor of a checkpoint that training goes on from, by a flat name; the random states too."""
     content = load_checkpoint(run / "checkpoints" / f"{name}.pt")
