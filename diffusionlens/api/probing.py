@@ -120,7 +120,9 @@ def probe(
 def _check_apart(cache: Path, out: Path) -> None:
     """Refuses tokens inside the result, which a later one replaces as a whole."""
     if out == cache or out in cache.parents:
-        raise InputError(f"--cache {cache} is in --out {out}, which is replaced as a whole; choose another directory for one")
+        raise InputError(
+            f"--cache {cache} is in --out {out}, which is replaced as a whole; choose another directory for one"
+        )
 
 
 def _nothing_more(directory: Path) -> None: ...

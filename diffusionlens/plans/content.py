@@ -20,6 +20,7 @@ from diffusionlens.pages.descriptions import count_of
 from diffusionlens.pages.figures import PageFigure, draw_figures
 from diffusionlens.pages.findings import Finding, findings
 from diffusionlens.pages.page import ANALYSES, by_layer, cell
+from diffusionlens.pages.probe_remarks import probe_remarks
 from diffusionlens.pages.tables import (
     Setting,
     best_cells,

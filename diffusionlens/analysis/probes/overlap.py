@@ -27,10 +27,10 @@ def _alike(shared: Sequence[tuple[int, int]], test: PictureSource, train: Pictur
     seen = 0
     for one, other in shared:
         try:
-            images = [np.asarray(source.open(index).image) for source, index in ((test, one), (train, other))]
+            own, learned = np.asarray(test.open(one).image), np.asarray(train.open(other).image)
         except UnreadablePicture:
             continue
-        if not np.array_equal(*images):
+        if not np.array_equal(own, learned):
             return False
         seen += 1
     return seen > 0
