@@ -82,6 +82,9 @@ class Depth:
         """Which pixels have a reading within the range; NaN has none."""
         return (target > self.bounds[0]) & (target <= self.bounds[1])
 
+    def labelled(self, target: Tensor) -> bool:
+        return bool(self.valid(target).any())
+
     def points(
         self, targets: Sequence[Tensor], grid: tuple[int, int], generator: torch.Generator
     ) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
 """From finished probes to rows in their order, per-picture values and the manifest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,8 @@ import pandas as pd
 import torch
 
 from diffusionlens.analysis.outcome import versions
+from diffusionlens.analysis.probes.overlap import pictures_in_both
+from diffusionlens.analysis.probes.recipe import SCORING
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
 from diffusionlens.analysis.probes.scores import LayerScores
 from diffusionlens.analysis.probes.store import TokenStore
@@ -48,6 +50,16 @@ def per_image_of(task: Scored, found: LayerScores, names: Sequence[str], model: 
     return frame.assign(model=model, data=data, analysis=task.name, layer=found.layer, head="")[PER_IMAGE_COLUMNS]
 
 
+def rates_chosen(rates: Mapping[str, Mapping[str, float]], known: Sequence[float]) -> dict[str, Any]:
+    """How many heads chose the highest and the lowest of several rates; nothing of a single one."""
+    chosen = [rate for own in rates.values() for rate in own.values()]
+    if len(known) < 2 or not chosen:
+        return {}
+    edges = {"highest": max(known), "lowest": min(known)}
+    counts = {name: chosen.count(rate) for name, rate in edges.items()}
+    return {"heads": len(chosen)} | counts | {f"{name}_rate": rate for name, rate in edges.items()}
+
+
 def absent_classes(test: TokenStore, source: PictureSource) -> list[str]:
     """Classes that no labelled pixel of the test pictures has."""
     there: set[int] = set()
@@ -86,16 +98,20 @@ def manifest_of(
             }
         )
     task = settings.task
+    recipe = settings.recipe.model_dump() | info.get("resolved", {})
+    if settings.heads is not None:  # the others are of a training that was not this run's
+        recipe = {key: value for key, value in recipe.items() if key in SCORING}
     return {
         "models": [{"label": run.backbone.label, **run.backbone.describe(), "probe": run.facts} for run in runs],
         "data": data,
-        "analyses": {task: {"preset": settings.preset, **settings.recipe.model_dump()}},
+        "analyses": {task: {"preset": settings.preset, **recipe}},
         "left_out": [
             {"model": run.backbone.label, "what": left.what, "reason": left.reason}
             for run in runs
             for left in run.left_out
         ],
         "classes_absent": info["absent"],
+        "pictures_in_both": pictures_in_both(test, train),
         "settings": {
             "tokens": ",".join(settings.kinds),
             "layers": settings.layers,

@@ -34,6 +34,9 @@ class Segmentation:
     def __init__(self, classes: int, points: int) -> None:
         self.outputs, self.count = classes, points
 
+    def labelled(self, target: Tensor) -> bool:
+        return bool((target != IGNORE).any())
+
     def points(
         self, targets: Sequence[Tensor], grid: tuple[int, int], generator: torch.Generator
     ) -> tuple[Tensor, ...]:

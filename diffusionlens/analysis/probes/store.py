@@ -278,6 +278,11 @@ def _forward_all(
                 tokens = trace.tokens(layer)
                 patches = tokens.flat_patches.mean(1, keepdim=True) if request.pooled else tokens.flat_patches
                 joined = patches if tokens.cls is None else torch.cat([tokens.cls[:, None], patches], 1)
+                if float(joined.abs().max()) > np.finfo(file.dtype).max:
+                    raise InputError(
+                        f"{backbone.label}: tokens of layer {layer} reach {float(joined.abs().max()):g}, beyond the numbers that "
+                        f"they are kept in ({file.dtype}); the weights of the final norm are out of all scale"
+                    )
                 file[places] = joined.cpu().numpy()
             for sample in batch.samples:
                 value = {"mask": sample.mask, "depth": sample.depth}.get(request.target)
