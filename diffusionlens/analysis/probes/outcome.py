@@ -16,6 +16,7 @@ from diffusionlens.analysis.probes.store import TokenStore
 from diffusionlens.analysis.probes.training import Scored
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.data.sample import PictureSource
+from diffusionlens.memory import peak_memory
 from diffusionlens.results import JACKKNIFE, PER_IMAGE_COLUMNS, Row
 
 
@@ -124,4 +125,5 @@ def manifest_of(
         "device": str(device),
         "processes": processes.count,
         "wall_seconds": round(seconds, 2),
+        "peak_memory": peak_memory(),
     }
