@@ -281,7 +281,7 @@ def _forward_all(
                 patches = tokens.flat_patches.mean(1, keepdim=True) if request.pooled else tokens.flat_patches
                 joined = patches if tokens.cls is None else torch.cat([tokens.cls[:, None], patches], 1)
                 largest = float(joined.abs().max())
-                if not largest <= np.finfo(file.dtype).max:  # NaN is not either
+                if not largest <= float(np.finfo(file.dtype).max):  # NaN is not either
                     raise InputError(
                         f"{backbone.label}: tokens of layer {layer} reach {largest:g}, beyond the numbers that they are kept in "
                         f"({file.dtype}); the weights are out of all scale: check them with `diffusionlens check`"
