@@ -1,5 +1,6 @@
 """`probe`: heads trained on frozen tokens, to a result directory."""
 
+import os
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -16,11 +17,11 @@ from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.measuring import Measured
 from diffusionlens.api.requests import check_numbers, command_line, silent
 from diffusionlens.data import PictureSource, open_data
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.models import Backbone, load_model
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target
-from diffusionlens.spec import parse_size
+from diffusionlens.spec import expand_path, parse_size
 
 _SEEDS = 3
 _MOST_SEEDS = 100
@@ -74,8 +75,9 @@ def probe(
         with processes.together():
             place = check_target(out) if out is not None and processes.rank == 0 else None
             check_numbers(images=None, batch_size=batch_size, workers=workers, seed=seed)
-            if cache is not None and place is not None:
-                _check_apart(Path(cache).expanduser().resolve(), place)
+            kept_in, heads_file = _path("--cache", cache), _path("--heads", heads)
+            if kept_in is not None and place is not None:
+                _check_apart(kept_in, place)
             if heads is not None and (seeds is not None or save_heads):
                 asked = "--save-heads" if seeds is None else "--seeds"
                 raise InputError(f"--heads is trained already, and {asked} would not be used; leave it out")
@@ -93,8 +95,8 @@ def probe(
                 device=device,
                 workers=workers,
                 seed=seed,
-                cache=None if cache is None else Path(cache).expanduser().resolve(),
-                heads=None if heads is None else Path(heads).expanduser().resolve(),
+                cache=kept_in,
+                heads=heads_file,
                 given=frozenset(option.partition("=")[0].strip() for option in options),
                 room=None if out is None else Path(out).expanduser().resolve(),
             )
@@ -115,6 +117,22 @@ def probe(
             return Measured(outcome.measurement, write_bundle(outcome.measurement, place, keep))
     finally:
         processes.leave()
+
+
+def _path(option: str, given: Path | str | None) -> Path | None:
+    """Absolute, `~` and links followed.
+
+    Raises:
+        InputError: no system has such a path.
+    """
+    if given is None:
+        return None
+    try:
+        place = expand_path(os.fspath(given)).resolve()
+        place.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{option} {given} is no path ({in_short(error)})") from None
+    return place
 
 
 def _check_apart(cache: Path, out: Path) -> None:

@@ -27,6 +27,17 @@ def some_labelled(task: DenseTask, source: PictureSource, indices: Iterable[int]
     return False
 
 
+def usable(source: PictureSource, most: int) -> int:
+    """How many pictures can be opened and have a mask or a depth map, counted up to `most`."""
+    found = 0
+    for index in range(len(source)):
+        picture = _opened(source, index)
+        found += picture is not None and (picture.mask is not None or picture.depth is not None)
+        if found == most:
+            break
+    return found
+
+
 def refuse_other_sizes(task: Scored, recipe: Recipe, test: PictureSource, train: PictureSource | None) -> None:
     """Looks at the first readable picture of every data set that is scored.
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from diffusionlens.data.sample import PictureSource, UnreadablePicture
-from diffusionlens.spec import parse_spec
 
 _LOOKED_AT = 4  # pictures of one name, which may show different things
 
@@ -17,7 +16,7 @@ def pictures_in_both(test: PictureSource, train: PictureSource | None) -> int:
         return 0
     places = {train.name(index): index for index in range(len(train))}
     shared = [(index, places[name]) for index in range(len(test)) if (name := test.name(index)) in places]
-    if not shared or parse_spec(test.spec).text == parse_spec(train.spec).text:
+    if not shared or test.spec == train.spec:
         return len(shared)
     steps = range(0, len(shared), -(-len(shared) // _LOOKED_AT))
     return len(shared) if _alike([shared[step] for step in steps], test, train) else 0

@@ -100,10 +100,10 @@ def recipe_for(task: str, preset: str, settings: Iterable[str]) -> Recipe:
         recipe = type(base)(**base.model_dump() | values)
     except ValidationError as error:
         raise _refused(error, given) from None
-    for key in {"warmup", "sigloss_warmup"} & given.keys():
-        steps = None if getattr(recipe, "epochs", None) is not None else recipe.iterations
-        if steps is not None and getattr(recipe, key) > steps:
-            raise InputError(f"--set {key}={given[key]}; wanted at most iterations, which is {steps}")
+    counted = getattr(recipe, "epochs", None) is None  # with epochs, the steps depend on the pictures
+    for key in ("warmup", "sigloss_warmup"):
+        if counted and key in given and getattr(recipe, key) > recipe.iterations:
+            raise InputError(f"--set {key}={given[key]}; wanted at most iterations, which is {recipe.iterations}")
     return recipe
 
 

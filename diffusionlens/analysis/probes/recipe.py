@@ -22,7 +22,7 @@ MOST_RATE = 1e6
 """A learning rate beyond this is a slip of the hand."""
 MOST_DEPTH = 1e5
 """Metres."""
-
+MIN_BINS = 2
 
 SCORING = frozenset({"bins", "min_depth", "max_depth", "crop_name", "window", "stride", "view", "mirrored", "border"})
 """Fields that say how heads are scored, or what they must be; the others are of their training."""
@@ -65,7 +65,7 @@ class DepthRecipe(DenseRecipe):
     steps in which only the mean term counts. `crop_name`: the part that is scored; auto is eigen for nyuv2, garg for kitti,
     none else. `max_depth` auto is 80 for kitti and 10 else (metres)."""
 
-    bins: Annotated[int, whole(2, 4096)]
+    bins: Annotated[int, whole(MIN_BINS, 4096)]
     min_depth: Annotated[float, number(0, MOST_DEPTH, above=True)]
     max_depth: Annotated[float | Literal["auto"], number(0, MOST_DEPTH, above=True, also=("auto",))]
     crop_name: Literal["auto", "eigen", "garg", "none"]

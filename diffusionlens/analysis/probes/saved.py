@@ -15,7 +15,7 @@ from torch import Tensor
 from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.probes.heads import DIVERGED, LayerHeads, state_shapes
 from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.recipe import MOST_DEPTH, SCORING, DepthRecipe
+from diffusionlens.analysis.probes.recipe import MIN_BINS, MOST_DEPTH, SCORING, DepthRecipe
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
 from diffusionlens.analysis.probes.training import diverged
 from diffusionlens.data.sample import PictureSource
@@ -66,8 +66,8 @@ class HeadFacts(BaseModel):
                 raise ValueError("token kinds of a layer are out of order, or not those of all its trainings")
         if len({(unit.layer, unit.seed) for unit in self.units}) < len(self.units):
             raise ValueError("a layer's training is there twice")
-        if {layer: set(kinds) for layer, kinds in by_layer.items()} != {
-            int(layer) if layer.isdecimal() else layer: set(own) for layer, own in self.learning_rates.items()
+        if {str(layer): set(kinds) for layer, kinds in by_layer.items()} != {
+            layer: set(own) for layer, own in self.learning_rates.items()
         }:
             raise ValueError("the learning rates are not those of the heads")
         depth = self.task == "depth"
@@ -75,6 +75,8 @@ class HeadFacts(BaseModel):
             raise ValueError("batch_norm or depth_range does not fit the task")
         if self.depth_range is not None and self.depth_range[0] >= self.depth_range[1]:
             raise ValueError("the range of depth is empty")
+        if depth and self.outputs < MIN_BINS:
+            raise ValueError("the heads have too few bins")
         if not depth and self.outputs != len(self.classes):
             raise ValueError("the heads have not one output a class")
         return self
@@ -141,9 +143,8 @@ def read_heads(path: Path, device: torch.device) -> SavedHeads:
         InputError: the file is missing, or holds something else.
     """
     if not path.is_file():
-        raise InputError(
-            f"--heads {path} does not exist; wanted a file heads/MODEL.safetensors of a probe with --save-heads"
-        )
+        what = "is no file" if path.exists() else "does not exist"
+        raise InputError(f"--heads {path} {what}; wanted a file heads/MODEL.safetensors of a probe with --save-heads")
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(_KEY)

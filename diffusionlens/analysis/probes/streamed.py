@@ -11,7 +11,7 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.geometry import Geometry, geometry_of
 from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.kinds import usable_kinds
-from diffusionlens.analysis.probes.labelled import nothing_to_learn, some_labelled
+from diffusionlens.analysis.probes.labelled import nothing_to_learn, some_labelled, usable
 from diffusionlens.analysis.probes.recipe import StreamedRecipe
 from diffusionlens.analysis.probes.run import Found, ModelProbe, ProbeSettings
 from diffusionlens.analysis.probes.saved import SavedHeads
@@ -54,7 +54,7 @@ def probe_streamed(
     rates: dict[int, dict[str, float]] = {}
     with processes.together(), enough_memory(f"{chunk} views at a time on {device}", "give a smaller --batch-size"):
         geometry = geometry_of(recipe, backbone, train, test)
-        pictures = min(len(source) for source in (test, train) if source is not None)
+        pictures = min(usable(source, 2) for source in (test, train) if source is not None)
         kinds, left_out = usable_kinds(run.kinds, has_cls=backbone.has_cls, pictures=pictures)
         run.left_out += [LeftOut(kind, reason) for kind, reason in left_out.items()]
         if not kinds:
