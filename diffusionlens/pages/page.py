@@ -201,6 +201,8 @@ def facts_of_run(manifest: dict[str, Any]) -> Facts:
     items += [("token explorer", _options(manifest["explorer"]))] if "explorer" in manifest else []
     items += [("settings", _options(manifest["settings"])), ("device", manifest["device"])]
     items += [("processes", str(manifest["processes"])), ("time", f"{manifest['wall_seconds']} s")]
+    if peak := manifest.get("peak_memory"):
+        items.append(("most memory of the process", f"{peak / 2**20:.0f} MiB"))
     items += [("command", manifest.get("command", ""))] if manifest.get("command") else []
     items.append(("versions", ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())))
     return Facts("Run", items)

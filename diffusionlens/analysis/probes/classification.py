@@ -34,6 +34,7 @@ class Classification:
     name = "classification"
     higher_is_better = True
     right_or_wrong = True
+    ratios: tuple[str, ...] = ()
 
     def __init__(self, metric: str) -> None:
         self.metrics: tuple[str, ...] = (metric,)

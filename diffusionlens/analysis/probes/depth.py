@@ -73,6 +73,7 @@ class Depth:
     primary = "rmse"
     higher_is_better = False
     right_or_wrong = False
+    ratios: tuple[str, ...] = ()
     batch_norm = False
 
     def __init__(self, bins: int, points: int, bounds: tuple[float, float], crop: str, warmup: int) -> None:

@@ -11,12 +11,13 @@ from diffusionlens.analysis.outcome import versions
 from diffusionlens.analysis.probes.overlap import pictures_in_both
 from diffusionlens.analysis.probes.recipe import SCORING
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
-from diffusionlens.analysis.probes.scores import LayerScores
+from diffusionlens.analysis.probes.scores import LayerScores, jackknife
 from diffusionlens.analysis.probes.store import TokenStore
 from diffusionlens.analysis.probes.training import Scored
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.data.sample import PictureSource
-from diffusionlens.results import PER_IMAGE_COLUMNS, Row
+from diffusionlens.memory import peak_memory
+from diffusionlens.results import JACKKNIFE, PER_IMAGE_COLUMNS, Row
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
@@ -34,17 +35,16 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 
 
 def per_image_of(task: Scored, found: LayerScores, names: Sequence[str], model: str, data: str) -> pd.DataFrame:
-    """Every metric of every picture, the mean over seeds."""
+    """Every metric of every picture, the mean over seeds; of a ratio of sums also METRIC_jackknife (`jackknife`)."""
     counted = task.counts(found.sums).all((0, 2))
     parts = []
     with np.errstate(invalid="ignore", divide="ignore"):
         values = task.scores(found.sums)
-    for metric in task.metrics:
-        if metric.endswith("_pooled"):
-            continue
-        mean = values[metric].mean(0)
+    means = {metric: values[metric].mean(0)[counted] for metric in task.metrics if not metric.endswith("_pooled")}
+    means |= {f"{metric}{JACKKNIFE}": own for metric, own in jackknife(task, found.sums[:, counted]).items()}
+    for metric, mean in means.items():
         for place, kind in enumerate(found.kinds):
-            part = pd.DataFrame({"name": np.array(names, dtype=object)[counted], "value": mean[counted, place]})
+            part = pd.DataFrame({"name": np.array(names, dtype=object)[counted], "value": mean[:, place]})
             parts.append(part.assign(metric=metric, token=kind + found.suffix))
     frame = pd.concat(parts, ignore_index=True)
     return frame.assign(model=model, data=data, analysis=task.name, layer=found.layer, head="")[PER_IMAGE_COLUMNS]
@@ -125,4 +125,5 @@ def manifest_of(
         "device": str(device),
         "processes": processes.count,
         "wall_seconds": round(seconds, 2),
+        "peak_memory": peak_memory(),
     }

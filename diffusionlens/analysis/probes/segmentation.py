@@ -29,6 +29,7 @@ class Segmentation:
     primary = "miou"
     higher_is_better = True
     right_or_wrong = False
+    ratios: tuple[str, ...] = ("miou", "pixel_accuracy")
     batch_norm = True
 
     def __init__(self, classes: int, points: int) -> None:

@@ -23,13 +23,15 @@ Bools = NDArray[np.bool_]
 
 class Scored(Protocol):
     """How a task makes numbers of sums over pictures. `scores` takes sums [..., F] and gives every metric as [...]; where the
-    sums are of a resample, `whole` are those of all pictures. `right_or_wrong`: every picture is, and a score is a proportion."""
+    sums are of a resample, `whole` are those of all pictures. `right_or_wrong`: every picture is, and a score is a proportion.
+    `ratios`: metrics that are no mean over pictures."""
 
     name: str
     metrics: tuple[str, ...]
     primary: str
     higher_is_better: bool
     right_or_wrong: bool
+    ratios: tuple[str, ...]
 
     def scores(self, sums: Floats, whole: Floats | None = None) -> dict[str, Floats]: ...
     def counts(self, sums: Floats) -> Bools: ...
