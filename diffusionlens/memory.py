@@ -1,6 +1,7 @@
 """What fits into memory: how much is free, and a shortage said in one line."""
 
 import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,16 @@ def free_memory(device: torch.device) -> int | None:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return None
+
+
+def peak_memory() -> int | None:
+    """The most resident bytes that this process has had so far, the graphics card's aside; None where the system does not say."""
+    if sys.platform == "win32":
+        return None
+    import resource  # which Windows has not
+
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kilobytes
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
 # What torch, CUDA's libraries and C++ say where they have no class of their own for it.

@@ -10,6 +10,9 @@ from diffusionlens.errors import InputError
 
 COLUMNS = ["model", "data", "analysis", "metric", "layer", "head", "token", "value", "low", "high", "n"]
 PER_IMAGE_COLUMNS = ["model", "data", "name", "analysis", "metric", "layer", "head", "token", "value"]
+JACKKNIFE = "_jackknife"
+"""After a metric's name in per_image.csv.gz: what a picture contributes to a ratio of sums, such that the mean over pictures
+is the metric of all of them."""
 
 
 @dataclass(frozen=True)

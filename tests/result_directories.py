@@ -9,7 +9,7 @@ def contents(out: Path, varying: str = "command") -> dict[str, bytes]:
     page = (out / "index.html").read_text()
 
     found = {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
-    manifest = re.sub(r'("\w*seconds": )[\d.]+', r"\1T", found["manifest.json"].decode())
+    manifest = re.sub(r'("(?:\w*seconds|peak_memory)": )[\d.]+', r"\1T", found["manifest.json"].decode())
     found["manifest.json"] = re.sub(rf'"({varying})": ("[^"]*"|\d+)', "", manifest).encode()
-    found["index.html"] = re.sub(r"<dt>(time|command)</dt><dd>[^<]*</dd>", "", page).encode()
+    found["index.html"] = re.sub(r"<dt>(time|command|most memory of the process)</dt><dd>[^<]*</dd>", "", page).encode()
     return found

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import diffusionlens
 from diffusionlens.cli import main
 from diffusionlens.comparison.paired import paired_differences
 from diffusionlens.errors import InputError
-from diffusionlens.pages.comparison_findings import comparison_findings
+from diffusionlens.pages.comparison_findings import Shown, comparison_findings, difference_sentence
 from diffusionlens.results import PER_IMAGE_COLUMNS, Row, to_frame, write_table
 
 PICTURES = 200
@@ -206,3 +207,15 @@ def test_damaged_directories_are_one_line(tmp_path: Path, damage: str) -> None:
         diffusionlens.compare([folder, write(tmp_path / "b", "B", planted(0)[0])])
     with pytest.raises(InputError, match="does not exist"):
         diffusionlens.compare([tmp_path / "nowhere"])
+
+
+def test_a_mean_over_pictures_that_contradicts_the_whole_claims_nothing() -> None:
+    row = {
+        "model": "b", "analysis": "segmentation", "metric": "miou", "token": "patch", "layer": 12, "difference": 2.0, "low": 1.0,
+        "high": 3.0, "n": 60, "differing": 60,
+    }  # fmt: skip
+    for of_means, wanted in ((-1.0, "nothing is claimed: 2.00 higher"), (4.0, "4.00 higher over all of them together")):
+        text = difference_sentence(Shown(SimpleNamespace(**row, of_means=of_means), "mIoU (%)", True), "a")
+        assert wanted in text
+        assert ("nothing is claimed" in text) == (of_means < 0)
+        assert "(1.00 to 3.00)" in text

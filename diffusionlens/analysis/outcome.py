@@ -19,6 +19,7 @@ from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.run import Run, Settings
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.material import ModelMaterial
+from diffusionlens.memory import peak_memory
 from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, Row, tidy, to_frame
 
 
@@ -132,6 +133,7 @@ def manifest_of(
         "device": str(device),
         "processes": processes.count,
         "wall_seconds": round(seconds, 2),
+        "peak_memory": peak_memory(),
     }
 
 

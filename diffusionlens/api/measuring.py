@@ -15,6 +15,7 @@ from diffusionlens.models import Backbone, load_model
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target
 from diffusionlens.pages.findings import Finding, findings
+from diffusionlens.pages.probe_remarks import probe_remarks
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Measured:
         """The sentences of the page."""
         models = self.measurement.manifest["models"]
         labels = [model["label"] for model in models]
-        return findings(self.measurement.results, labels, [model["label"] for model in models if model["untrained"]])
+        untrained = [model["label"] for model in models if model["untrained"]]
+        return [*findings(self.measurement.results, labels, untrained), *probe_remarks(self.measurement.manifest)]
 
 
 def measure(

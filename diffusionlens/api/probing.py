@@ -1,5 +1,6 @@
 """`probe`: heads trained on frozen tokens, to a result directory."""
 
+import os
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -16,12 +17,13 @@ from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.measuring import Measured
 from diffusionlens.api.requests import check_numbers, command_line, silent
 from diffusionlens.data import PictureSource, open_data
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.models import Backbone, load_model
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target
-from diffusionlens.spec import parse_size
+from diffusionlens.spec import expand_path, parse_size
 
+_SEEDS = 3
 _MOST_SEEDS = 100
 
 
@@ -34,7 +36,7 @@ def probe(
     *,
     tokens: str = "all",
     layers: str = "all",
-    seeds: int = 3,
+    seeds: int | None = None,
     preset: str = "fast",
     cache: Path | str | None = None,
     save_heads: bool = False,
@@ -56,10 +58,10 @@ def probe(
         out: directory to make.
         tokens: "all", or token kinds separated by commas (patch, cls, cls+patch, shuffled_cls+patch, mean+patch).
         layers: "all", "last", or numbers separated by commas; 0 is the embedding, -1 the last.
-        seeds: how many trainings of every head; gains get their interval from them.
+        seeds: how many trainings of every head, by default 3; gains get their interval from them.
         cache: directory in which the tokens stay for later runs; without it they are kept beside `out` and removed.
         save_heads: also write heads/MODEL.safetensors into `out` (segmentation and depth).
-        heads: such a file, to score without training.
+        heads: such a file, to score without training, and so without `train` and `seeds`.
         options: settings of the preset, as "iterations=500".
 
     Returns:
@@ -73,7 +75,13 @@ def probe(
         with processes.together():
             place = check_target(out) if out is not None and processes.rank == 0 else None
             check_numbers(images=None, batch_size=batch_size, workers=workers, seed=seed)
-            if not 1 <= seeds <= _MOST_SEEDS:
+            kept_in, heads_file = _path("--cache", cache), _path("--heads", heads)
+            if kept_in is not None and place is not None:
+                _check_apart(kept_in, place)
+            if heads is not None and (seeds is not None or save_heads):
+                asked = "--save-heads" if seeds is None else "--seeds"
+                raise InputError(f"--heads is trained already, and {asked} would not be used; leave it out")
+            if seeds is not None and not 1 <= seeds <= _MOST_SEEDS:
                 raise InputError(f"--seeds {seeds}; wanted a whole number from 1 to {_MOST_SEEDS}")
             settings = ProbeSettings(
                 task=task,
@@ -81,14 +89,15 @@ def probe(
                 recipe=recipe_for(task, preset, options),
                 kinds=parse_kinds(tokens),
                 layers=layers,
-                seeds=seeds,
+                seeds=_SEEDS if seeds is None else seeds,
                 size=None if size is None else parse_size(size),
                 batch_size=batch_size,
                 device=device,
                 workers=workers,
                 seed=seed,
-                cache=None if cache is None else Path(cache).expanduser().resolve(),
-                heads=None if heads is None else Path(heads).expanduser().resolve(),
+                cache=kept_in,
+                heads=heads_file,
+                given=frozenset(option.partition("=")[0].strip() for option in options),
                 room=None if out is None else Path(out).expanduser().resolve(),
             )
             if save_heads and (task == "classification" or out is None):
@@ -108,6 +117,30 @@ def probe(
             return Measured(outcome.measurement, write_bundle(outcome.measurement, place, keep))
     finally:
         processes.leave()
+
+
+def _path(option: str, given: Path | str | None) -> Path | None:
+    """Absolute, `~` and links followed.
+
+    Raises:
+        InputError: no system has such a path.
+    """
+    if given is None:
+        return None
+    try:
+        place = expand_path(os.fspath(given)).resolve()
+        place.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{option} {given} is no path ({in_short(error)})") from None
+    return place
+
+
+def _check_apart(cache: Path, out: Path) -> None:
+    """Refuses tokens inside the result, which a later one replaces as a whole."""
+    if out == cache or out in cache.parents:
+        raise InputError(
+            f"--cache {cache} is in --out {out}, which is replaced as a whole; choose another directory for one"
+        )
 
 
 def _nothing_more(directory: Path) -> None: ...

@@ -135,13 +135,12 @@ def _measured(backbone: Backbone, batches: list[Batch], data: str, names: list[s
 def _peak(model: str, data: str, pictures: int, batch_size: int) -> float:
     """Peak resident memory in MiB of a fresh process that measures so many pictures; NaN where it can't be read."""
     code = (
-        "import sys, json, resource; from diffusionlens import measure; a = json.loads(sys.argv[1]); "
+        "import sys, json; from diffusionlens import measure; from diffusionlens.memory import peak_memory; "
+        "a = json.loads(sys.argv[1]); "
         "measure(a['model'], a['data'], images=a['images'], batch_size=a['batch'], device='cpu'); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "print(peak_memory())"
     )
     request = json.dumps({"model": model, "data": data, "images": pictures, "batch": batch_size})
     done = subprocess.run([sys.executable, "-c", code, request], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return float("nan")
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS gives bytes, Linux kilobytes
-    return int(done.stdout.split()[-1]) * unit / 2**20
+    said = done.stdout.split()[-1:]
+    return int(said[0]) / 2**20 if done.returncode == 0 and said != ["None"] else float("nan")

@@ -21,7 +21,9 @@ def probe(
         str, typer.Option(help="all, or some of patch,cls,cls+patch,shuffled_cls+patch,mean+patch")
     ] = "all",
     layers: Layers = "all",
-    seeds: Annotated[int, typer.Option(help="trainings of every head, for the interval of a gain")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="trainings of every head, for the interval of a gain; default 3")
+    ] = None,
     preset: Annotated[
         str, typer.Option(help="fast (tokens are cached); dinov2, dino (as published; for a GPU)")
     ] = "fast",
@@ -71,5 +73,6 @@ def probe(
         say([json.dumps(plain | {"findings": found}, indent=2)])
         return
     lines = [f"{finding.model}: {finding.text}" if finding.model else finding.text for finding in probed.findings]
-    lines.append(f"{forwards} pictures through a model, {seconds:.0f} s in all")
+    what = "pictures" if preset == "fast" else "pictures, crops or views"
+    lines.append(f"{forwards} {what} through a model, {seconds:.0f} s in all")
     say(map(printable, [*lines, f"page: {probed.page}"]))

@@ -16,7 +16,7 @@ from diffusionlens.analysis.intervals import bootstrap_ratio
 from diffusionlens.comparison.comparability import refusals, remarks
 from diffusionlens.comparison.result_directory import Result
 from diffusionlens.errors import InputError, some
-from diffusionlens.results import COLUMNS
+from diffusionlens.results import COLUMNS, JACKKNIFE
 
 KEY = ["analysis", "metric", "layer", "head", "token"]
 DIFFERENCES = ["model", "baseline", *KEY, "difference", "low", "high", "n", "differing", "of_means"]
@@ -42,7 +42,8 @@ class Comparison:
     `differences` has the columns DIFFERENCES: `difference` is the mean over the `n` pictures in common of the model's value
     minus the baseline's, `low` and `high` its 95 % interval, `differing` the number of pictures whose two values differ. Without
     values of pictures it is the difference of the two numbers, and there is no interval and no `n`. `of_means` is the difference
-    of the two numbers of results.csv, which for ratios of sums (mIoU) is another thing than the mean over pictures.
+    of the two numbers of results.csv, which is another thing where a number is no mean over pictures and these lack their
+    contributions to it.
     """
 
     entries: list[Entry]
@@ -173,7 +174,8 @@ def paired_differences(first: pd.DataFrame, second: pd.DataFrame, seed: int) -> 
     """Mean difference second - first over the pictures that both have, for every series, with its paired interval.
 
     Args:
-        first, second: tables with the columns of per_image.csv.gz, of one model each.
+        first, second: tables with the columns of per_image.csv.gz, of one model each. Contributions to a ratio of sums stand for
+            the ratio, where they are of the same pictures.
 
     Returns:
         KEY, `difference`, `low`, `high` (NaN for a single picture), `n`, and `differing`, the pictures whose values differ.
@@ -181,6 +183,7 @@ def paired_differences(first: pd.DataFrame, second: pd.DataFrame, seed: int) -> 
     Raises:
         InputError: a picture stands twice in a series.
     """
+    first, second = _as_one(first, second)
     joined = first[["name", *KEY, "value"]].merge(
         second[["name", *KEY, "value"]], on=["name", *KEY], suffixes=("_1", "_2")
     )
@@ -203,6 +206,21 @@ def paired_differences(first: pd.DataFrame, second: pd.DataFrame, seed: int) -> 
     low, high = bootstrap_ratio(numerator, counted, seed)
     differing = (numerator != 0).sum(0)
     return keys.assign(difference=numerator.sum(0) / n, low=low, high=high, n=n.astype(int), differing=differing)
+
+
+def _as_one(first: pd.DataFrame, second: pd.DataFrame) -> list[pd.DataFrame]:
+    """The tables with the contributions to a ratio of sums (`results.JACKKNIFE`) in place of the ratios of single pictures, where
+    both have them of the same pictures; then the mean difference is that of the two numbers."""
+    tables = [first, second]
+    of_whole = [set(own.loc[own["metric"].str.endswith(JACKKNIFE), "metric"]) for own in tables]
+    for metric in sorted(of_whole[0] | of_whole[1]):
+        pictures = [own.loc[own["metric"] == metric, "name"] for own in tables]
+        if set(pictures[0]) == set(pictures[1]):
+            plain = metric.removesuffix(JACKKNIFE)
+            tables = [own[own["metric"] != plain].replace({"metric": {metric: plain}}) for own in tables]
+        else:
+            tables = [own[own["metric"] != metric] for own in tables]
+    return tables
 
 
 def _not_in_common(entry: Entry, table: pd.DataFrame, base: Entry, base_table: pd.DataFrame) -> list[dict[str, str]]:

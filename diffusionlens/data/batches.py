@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from diffusionlens.data.sample import Batch, PictureSource, Sample, Transform, UnreadablePicture
-from diffusionlens.data.workers import kill_workers
-from diffusionlens.errors import InputError, in_short
+from diffusionlens.data.workers import ReadingProcesses
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,9 @@ def load_batches(
         collate_fn=_pack,
         shuffle=False,
     )
-    batches = iter(loader)
-    try:
+    with ReadingProcesses[_Packed](loader, "--workers") as batches:
         for packed in batches:
             yield _unpack(packed)
-    except RuntimeError as error:
-        if "DataLoader worker" in str(error):
-            kill_workers(batches)
-            raise InputError(
-                f"a process that reads pictures died ({in_short(error)}); it may have run out of "
-                f"memory: use fewer --workers"
-            ) from None
-        raise
 
 
 # What is large travels stacked, in shared memory: one open file per batch and name. The many small tensors of a batch

@@ -65,7 +65,7 @@ class Folder:
         path = self.pictures[index]
         annotation = self._annotations.get(path)
         size, objects = read_voc_xml(annotation) if annotation is not None else (None, [])
-        image = open_annotated(path, size)
+        image = open_annotated(path, size, boxes=bool(objects))
         boxes = BoxList(*image.size)
         for entry in objects:
             category = self._number.get(entry.name, -1)

@@ -91,7 +91,7 @@ class ImageNet:
     def open(self, index: int) -> Picture:
         path = self.pictures[index]
         size, objects = (None, []) if self.boxes is None else read_voc_xml(self._annotations[path])
-        image = open_rgb(path, size)
+        image = open_rgb(path, size, boxes=bool(objects))
         boxes = BoxList(*image.size)
         # ImageNet's stated size is wrong for some files; its boxes are in the pixels of the stated size.
         scale = (1.0, 1.0) if size is None else (image.width / size[0], image.height / size[1])

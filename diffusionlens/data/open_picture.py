@@ -14,24 +14,33 @@ from torch import Tensor
 
 from diffusionlens.data.sample import UnreadablePicture
 
+# Pictures are opened as streams: of a path, Pillow 12 maps uncompressed grey TIFFs that EXIF turns by the wrong size.
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm"}
 
 _ORIENTATION = 0x0112
-# What turns an upright picture back into the stored one, for the EXIF orientations that exchange width and height.
+# What turns an upright picture back into the stored one, by its EXIF orientation; from 5 on width and height are exchanged.
 _LAY_DOWN = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
     5: Image.Transpose.TRANSPOSE,
     6: Image.Transpose.ROTATE_90,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
+_FIRST_SIDEWAYS = 5
 
 
-def open_rgb(path: Path, annotated_size: tuple[int, int] | None = None) -> Image.Image:
+def open_rgb(path: Path, annotated_size: tuple[int, int] | None = None, *, boxes: bool = False) -> Image.Image:
     """The picture as RGB: grey, palette, CMYK and 16-bit brought to it, transparency laid on white.
 
-    The EXIF orientation is applied, except where the annotation gives the size (width, height) of the picture as it is
-    stored and not that of the upright one: then its boxes are of the stored picture, and that is used. Of several
-    frames the first is taken.
+    Without an annotation in pixels, the EXIF orientation is applied. Masks, depth maps and boxes are of the pixels as they are
+    stored: torchvision's readers, and who opens COCO's pictures with Pillow beside pycocotools, apply no orientation. So such a
+    picture is taken as stored, unless its annotation has the size of the upright one alone. Of several frames the first is taken.
+
+    Args:
+        annotated_size: (width, height) of its mask, its depth map, or as its annotation states it.
+        boxes: it has boxes; where no size is stated they are of the stored picture, too.
 
     Raises:
         UnreadablePicture: not there, not a picture, cut short, absurdly large, or of a kind whose white is unknown.
@@ -39,11 +48,11 @@ def open_rgb(path: Path, annotated_size: tuple[int, int] | None = None) -> Image
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, on odd but readable files
         try:
-            with Image.open(path) as file:
+            with path.open("rb") as stream, Image.open(stream) as file:
                 orientation = _orientation(file)
                 file.load()
                 picture = _upright(file.copy())
-            if orientation in _LAY_DOWN and annotated_size == picture.size[::-1] != picture.size:
+            if _meant_as_stored(orientation, picture.size, annotated_size, boxes=boxes):
                 picture = picture.transpose(_LAY_DOWN[orientation])
             picture = _to_rgb(picture, path)
         except UnreadablePicture:
@@ -61,17 +70,27 @@ def open_rgb(path: Path, annotated_size: tuple[int, int] | None = None) -> Image
     return picture
 
 
-def open_annotated(path: Path, size: tuple[int, int] | None) -> Image.Image:
+def open_annotated(path: Path, size: tuple[int, int] | None, *, boxes: bool = False) -> Image.Image:
     """As `open_rgb`, and certain to be of the (width, height) that the annotation states; None states none.
 
     Raises:
         UnreadablePicture: as `open_rgb`, or the sizes differ: the annotation is of another picture.
     """
-    picture = open_rgb(path, size)
+    picture = open_rgb(path, size, boxes=boxes)
     if size is not None and size != picture.size:
         found = f"{picture.width}x{picture.height}"
         raise UnreadablePicture(str(path), f"the picture is {found}, its annotation says {size[0]}x{size[1]}")
     return picture
+
+
+def _meant_as_stored(
+    orientation: int, upright: tuple[int, int], annotated: tuple[int, int] | None, *, boxes: bool
+) -> bool:
+    if orientation not in _LAY_DOWN:
+        return False
+    if annotated is None:
+        return boxes
+    return orientation < _FIRST_SIDEWAYS or annotated == upright[::-1]
 
 
 def _orientation(file: Image.Image) -> int:
@@ -151,10 +170,13 @@ def open_stored(path: Path, what: str) -> Stored:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path) as file:
+            with path.open("rb") as stream, Image.open(stream) as file:
                 # Pillow stretches grey of few bits over 0..255, which would turn class 3 into class 51.
                 stretched = {"L;2": 85, "L;4": 17}.get(_raw_mode(file), 1)
+                turned = _orientation(file) if file.format == "TIFF" else 1  # the one kind that Pillow turns by itself
                 mode, values = file.mode, np.array(file)
+                if turned in _LAY_DOWN:
+                    values = np.array(Image.fromarray(values).transpose(_LAY_DOWN[turned]))
     except FileNotFoundError:
         raise UnreadablePicture(str(path), f"the {what} does not exist") from None
     except Image.DecompressionBombError:

@@ -106,7 +106,7 @@ class TinyImageNet:
 
     def open(self, index: int) -> Picture:
         entry = self._entries[index]
-        image = open_rgb(entry.path)
+        image = open_rgb(entry.path, boxes=bool(entry.box))
         boxes = BoxList(*image.size)
         label = self._number[entry.wnid]
         try:

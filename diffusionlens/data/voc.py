@@ -8,7 +8,7 @@ from torch import Tensor
 from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.layout import first_existing, inside, root_of
 from diffusionlens.data.mask_values import in_order, translate
-from diffusionlens.data.open_picture import open_annotated, open_index_mask
+from diffusionlens.data.open_picture import check_size, open_annotated, open_index_mask
 from diffusionlens.data.sample import Picture
 from diffusionlens.data.splits import read_list, splits_there
 from diffusionlens.data.subset import COUNT_OPTION
@@ -98,21 +98,28 @@ class Voc:
     def open(self, index: int) -> Picture:
         name = self.names[index]
         size, objects = read_voc_xml(self._file("Annotations", name, "xml")) if self._annotated else (None, [])
-        image = open_annotated(self._file("JPEGImages", name, "jpg"), size)
+        mask = self._mask(name) if "masks" in self.provides else None
+        if size is None and mask is not None:
+            size = (mask.shape[1], mask.shape[0])
+        path = self._file("JPEGImages", name, "jpg")
+        image = open_annotated(path, size, boxes=bool(objects))
+        if mask is not None:
+            check_size(self._mask_file(name), "mask", (mask.shape[1], mask.shape[0]), image.size, path)
         boxes = BoxList(*image.size)
         for entry in objects:
             if entry.name not in CLASSES:
                 boxes.notes.append(f"object of unknown class '{entry.name[:40]}'")
                 continue
             boxes.add(entry.box, CLASSES.index(entry.name), difficult=entry.difficult, what=entry.name)
-        mask = self._mask(name, image.size) if "masks" in self.provides else None
         return Picture(image, name, boxes.only_category, mask=mask, **boxes.fields())  # type: ignore[arg-type]
 
-    def _mask(self, name: str, size: tuple[int, int]) -> Tensor:
+    def _mask(self, name: str) -> Tensor:
+        path = self._mask_file(name)
+        return translate(open_index_mask(path), _MASK_VALUES, path, "0..20 or 255")
+
+    def _mask_file(self, name: str) -> Path:
         paths = [self._file(folder, name, "png") for folder in self._mask_folders]
-        path = next((path for path in paths if path.is_file()), paths[-1])
-        values = open_index_mask(path, size, self._file("JPEGImages", name, "jpg"))
-        return translate(values, _MASK_VALUES, path, "0..20 or 255")
+        return next((path for path in paths if path.is_file()), paths[-1])
 
     def _file(self, kind: str, name: str, suffix: str) -> Path:
         return self.folder / kind / f"{name}.{suffix}"

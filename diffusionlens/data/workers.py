@@ -1,12 +1,102 @@
-"""Processes that read pictures, when one of them has died."""
+"""The processes of a DataLoader: a death among them is told in one place, and none is left behind."""
 
-from contextlib import suppress
-from typing import Any
+import multiprocessing.connection
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, Generic, TypeVar
+
+from torch.utils.data import DataLoader
+
+from diffusionlens.errors import InputError
+
+T = TypeVar("T")
 
 
-def kill_workers(batches: Any) -> None:
-    """Ends what is left of the processes behind the iterator of a DataLoader, with the signal that they can't wait with: one that
-    died may have held the lock that another waits for, and torch, which asks politely, would wait for that one for ever."""
-    for worker in getattr(batches, "_workers", []):
-        with suppress(OSError, ValueError):
-            worker.kill()
+class ReadingProcesses(Generic[T]):
+    """Iterates over a DataLoader; use as a context manager, at whose end no process of it lives.
+
+    Args:
+        loader: what to iterate over.
+        fewer: the option that asks for fewer processes, for the message.
+
+    Raises:
+        InputError: a process died. Raised by the iteration alone: torch by itself raises such news wherever the main thread
+            happens to be, in the middle of a step or of a file.
+    """
+
+    def __init__(self, loader: DataLoader[Any], fewer: str) -> None:
+        self._fewer = fewer
+        self._batches: Iterator[T] | None = iter(loader)
+        self._workers = list(getattr(self._batches, "_workers", []))
+        if self._workers:
+            _tell_at_the_iteration()
+
+    def __enter__(self) -> "ReadingProcesses[T]":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        if kind is not None and kind is not GeneratorExit:
+            self._kill()  # one that died may have held the lock that the others wait for: they would not hear a polite word
+        self._batches = None  # tells them to end, and waits a while
+        self._kill()
+
+    def __iter__(self) -> "ReadingProcesses[T]":
+        return self
+
+    def __next__(self) -> T:
+        assert self._batches is not None
+        self._refuse_deaths()
+        here = threading.current_thread() is threading.main_thread()
+        _Waiting.now = here
+        try:
+            return next(self._batches)
+        except (RuntimeError, OSError, EOFError):  # a pipe to it may break before its end is known
+            if self._workers:
+                multiprocessing.connection.wait([worker.sentinel for worker in self._workers], timeout=1)
+                self._refuse_deaths()
+            raise
+        finally:
+            _Waiting.now = False
+
+    def _refuse_deaths(self) -> None:
+        for worker in self._workers:
+            if worker.exitcode not in (None, 0):
+                how = f"signal {-worker.exitcode}" if worker.exitcode < 0 else f"exit status {worker.exitcode}"
+                raise InputError(
+                    f"a process that reads pictures died ({how}); it may have run out of memory: use fewer ({self._fewer})"
+                )
+
+    def _kill(self) -> None:
+        for worker in self._workers:
+            if worker.is_alive():
+                worker.kill()
+        for worker in self._workers:
+            worker.join()
+
+
+class _Waiting:
+    """Whether the main thread waits for a batch, where news of a death must wake it up."""
+
+    now = False
+
+
+def _tell_at_the_iteration() -> None:
+    """Lets torch's handler of ended child processes raise only while the main thread waits for a batch."""
+    told = signal.getsignal(signal.SIGCHLD)
+    if not callable(told) or isinstance(told, _Handler) or threading.current_thread() is not threading.main_thread():
+        return
+    signal.signal(signal.SIGCHLD, _Handler(told))
+
+
+class _Handler:
+    def __init__(self, told: Callable[[int, FrameType | None], Any]) -> None:
+        self._told = told
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._told(number, frame)
+        except RuntimeError as error:
+            if _Waiting.now or "DataLoader worker" not in str(error):
+                raise

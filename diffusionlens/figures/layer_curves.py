@@ -31,18 +31,21 @@ class Panel:
         return chosen if chosen["value"].notna().any() else chosen.head(0)
 
 
-def draw_curves(axes: Axes, rows: pd.DataFrame, models: Sequence[str]) -> None:
-    """Draws one line per model with a band for the interval; a single layer is a marker with a bar, models side by side."""
+def draw_curves(axes: Axes, rows: pd.DataFrame, models: Sequence[str], *, alone: bool | None = None) -> None:
+    """Draws one line per model with a band for the interval; a single layer is a marker with a bar, models side by side.
+
+    `alone`: whether the panel shows one layer only; says so of a panel that shares its axis with others of more layers.
+    """
     names = legend_names(models)
-    alone = rows["layer"].nunique() == 1
-    for place, (model, look) in enumerate(model_looks(models).items()):
+    if alone is None:
+        alone = rows["layer"].nunique() == 1
+    looks = {model: look for model, look in model_looks(models).items() if (rows["model"] == model).any()}
+    for place, (model, look) in enumerate(looks.items()):
         own = rows[rows["model"] == model]
-        if own.empty:
-            continue
         layers, values = own["layer"].astype(int).to_numpy(), own["value"].to_numpy()
         low, high = own["low"].fillna(own["value"]).to_numpy(), own["high"].fillna(own["value"]).to_numpy()
         if len(layers) == 1:
-            aside = 0.2 * (place - (len(models) - 1) / 2) if alone else 0.0
+            aside = 0.2 * (place - (len(looks) - 1) / 2) if alone else 0.0
             bars = [np.fmax(values - low, 0), np.fmax(high - values, 0)]  # bars can't point inwards
             axes.errorbar(layers + aside, values, bars, fmt=look.marker, color=look.color, label=names[model])
             continue

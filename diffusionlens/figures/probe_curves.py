@@ -39,14 +39,16 @@ def probe_by_layer(results: pd.DataFrame, models: Sequence[str]) -> Figure | Non
     if not panels:
         return None
     figure = new_figure(max(3.3 * len(models) + 0.4, 5.0), 2.7 * len(panels) + 0.6)
-    grid = figure.subplots(len(panels), len(models), squeeze=False, sharey="row", sharex=True)
+    several = pd.concat([rows for _, rows in panels]).groupby("model")["layer"].nunique()
+    alone = bool((several == 1).all())  # each model's last layer, say, which is another number for each
+    grid = figure.subplots(len(panels), len(models), squeeze=False, sharey="row", sharex="col" if alone else True)
     names = short_names(models, 26)
     kinds = [kind for kind in TOKENS if any((rows["token"] == kind).any() for _, rows in panels)]
     for line, (label, rows) in zip(grid, panels, strict=True):
         for axes, model in zip(line, models, strict=True):
             own = rows[rows["model"] == model].sort_values("layer", kind="stable")
             if not own.empty:
-                draw_curves(axes, own.assign(model=own["token"]), TOKENS)
+                draw_curves(axes, own.assign(model=own["token"]), TOKENS, alone=alone)
             axes.set_title(names[model])
         line[0].set_ylabel(label)
     handles, labels = max((axes.get_legend_handles_labels() for axes in grid.flat), key=lambda found: len(found[0]))

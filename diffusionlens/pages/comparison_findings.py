@@ -88,7 +88,19 @@ def difference_sentence(shown: Shown, baseline: str) -> str:
         return f"{where}can't be told apart from {baseline}: {differ}; the mean difference is {mean} ({bounds})."
     if row.low <= 0 <= row.high:
         return f"{where}can't be told apart from {baseline} on {pictures}; the mean difference is {mean} ({bounds})."
+    if shown.of_pictures:
+        return f"{where}{_mean_and_whole(row, baseline, pictures, bounds)}"
     return f"{where}{size} {_way(row.difference)} than {baseline} on the same {pictures} ({bounds})."
+
+
+def _mean_and_whole(row: Any, baseline: str, pictures: str, bounds: str) -> str:
+    """Both differences of a ratio of sums, as mIoU: that of the means over pictures, which has the interval, and that of the two
+    numbers themselves. They weigh pictures and classes otherwise, and may contradict each other."""
+    mean = f"{short(abs(row.difference))} {_way(row.difference)} than {baseline} in the mean over the same {pictures} ({bounds})"
+    whole = f"{short(abs(row.of_means))} {_way(row.of_means)}" if row.of_means else "no different"
+    if row.difference * row.of_means > 0:
+        return f"{mean}, {whole} over all of them together."
+    return f"nothing is claimed: {mean}, but {whole} over all of them together."
 
 
 def _way(difference: float) -> str:

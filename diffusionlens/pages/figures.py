@@ -53,7 +53,8 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "probe_by_layer",
         "What linear heads read from frozen tokens",
         "Score on the test pictures of heads trained on the tokens of each layer; bands are 95 % bootstrap intervals over test "
-        "pictures. The last two kinds are controls: another picture's CLS, and the picture's own mean patch, beside the patches.",
+        "pictures. Controls, where asked for, are shuffled_cls+patch (another picture's CLS beside the patches) and "
+        "mean+patch (their own mean).",
         lambda results, models, _: probe_by_layer(results, models),
     ),
     (

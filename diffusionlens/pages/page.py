@@ -10,6 +10,7 @@ from diffusionlens.material import ModelMaterial
 from diffusionlens.pages.descriptions import count_of
 from diffusionlens.pages.figures import PageFigure
 from diffusionlens.pages.findings import findings
+from diffusionlens.pages.probe_remarks import probe_remarks
 from diffusionlens.pages.tables import by_layer_table, key_metrics, last_layer_rows, last_layer_table
 from diffusionlens.pages.template import Facts, Page, Table, render
 
@@ -38,6 +39,7 @@ def render_page(
     models = [entry["label"] for entry in manifest["models"]]
     data = manifest["data"][0]
     found = findings(results, models, [m["label"] for m in manifest["models"] if m["untrained"]])
+    found += probe_remarks(manifest)
     groups = [(model, [finding for finding in found if finding.model == model]) for model in models]
     groups.append(("Side by side", [f for f in found if f.model is None and not f.warning]))
     return render(
@@ -50,14 +52,23 @@ def render_page(
             tables=_last_layers(results, models),
             layer_tables=by_layer(results, models),
             left_out=manifest["left_out"],
-            skipped=data["skipped"],
-            notes=data["notes"],
+            skipped=_of_all_data(manifest, "skipped"),
+            notes=_of_all_data(manifest, "notes"),
             unmeasured=unmeasured(manifest),
             made=_made(manifest),
             versions=manifest["versions"],
             explorer=explorer_section([entry.explored for entry in material if entry.explored is not None]),
         )
     )
+
+
+def _of_all_data(manifest: dict[str, Any], what: str) -> list[dict[str, Any]]:
+    """Entries of all data sets, those of the training pictures with that word before them."""
+    return [
+        entry | {"reason": f"training picture: {entry['reason']}"} if data.get("role") == "train" else entry
+        for data in manifest["data"]
+        for entry in data[what]
+    ]
 
 
 def _lead(manifest: dict[str, Any]) -> str:
@@ -81,7 +92,8 @@ def _last_layers(results: pd.DataFrame, models: Sequence[str]) -> list[Table]:
             of = last_layer_rows(results, analysis, models)
             basis = f" ({count_of(of)})" if of["low"].notna().any() else ", share of variance" * (analysis == "pca")
             if analysis == "complementarity":  # what varies there is the training
-                basis = f" ({int(of['n'].max())} trainings)"
+                trainings = int(of["n"].max())
+                basis = f" ({trainings} training{'s' * (trainings > 1)})"
             tables.append(Table(ANALYSES.get(analysis, analysis) + basis, list(table.columns), shown))
     return tables
 
@@ -123,7 +135,7 @@ def unmeasured(manifest: dict[str, Any]) -> list[str]:
 
 def _made(manifest: dict[str, Any]) -> list[Facts]:
     models = [facts_of_model(model) for model in manifest["models"]]
-    return [*models, facts_of_data(manifest["data"][0]), facts_of_run(manifest)]
+    return [*models, *map(facts_of_data, manifest["data"]), facts_of_run(manifest)]
 
 
 def facts_of_model(model: dict[str, Any]) -> Facts:
@@ -140,6 +152,7 @@ def facts_of_model(model: dict[str, Any]) -> Facts:
         ("SHA-256", model["sha256"] or "not from a file"),
         *((f"extra forward passes, {name}", str(n)) for name, n in model.get("extra_forwards", {}).items()),
     ]
+    items += _heads_of(model.get("probe", {}))
     if stored := model.get("explorer"):
         items.append(("token explorer", _stored(stored)))
     if model["epoch"] is not None:
@@ -148,6 +161,19 @@ def facts_of_model(model: dict[str, Any]) -> Facts:
         items.append(("not loaded", f"{len(model['dropped'])} entries: " + _some(model["dropped"])))
     items += [("note", note) for note in model["notes"]]
     return Facts(model["label"], items)
+
+
+def _heads_of(probe: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where heads were trained, if not here, and the learning rates of those on the last layer."""
+    items = []
+    if "heads" in probe:
+        items.append(("heads trained on", f"{probe['heads']['trained_on']}, tokens of {probe['heads']['model']}"))
+    rates = probe.get("learning_rates", {})
+    if rates and any(rates.values()):
+        last = max((layer for layer, own in rates.items() if own), key=int)
+        told = ", ".join(f"{kind} {rate:g}" for kind, rate in rates[last].items())
+        items.append((f"learning rates of layer {last}", told))
+    return items
 
 
 def _stored(explorer: dict[str, Any]) -> str:
@@ -164,7 +190,8 @@ def facts_of_data(data: dict[str, Any]) -> Facts:
         ("pictures", f"{data['pictures']} found, {data['chosen']} chosen, {data['measured']} measured"),
         ("annotations", ", ".join(data["provides"]) or "none"),
     ]
-    return Facts(f"Data: {data['label']}", items)
+    role = {"train": "Training data", "test": "Test data"}.get(data.get("role", ""), "Data")
+    return Facts(f"{role}: {data['label']}", items)
 
 
 def facts_of_run(manifest: dict[str, Any]) -> Facts:
@@ -173,6 +200,8 @@ def facts_of_run(manifest: dict[str, Any]) -> Facts:
     items += [("token explorer", _options(manifest["explorer"]))] if "explorer" in manifest else []
     items += [("settings", _options(manifest["settings"])), ("device", manifest["device"])]
     items += [("processes", str(manifest["processes"])), ("time", f"{manifest['wall_seconds']} s")]
+    if peak := manifest.get("peak_memory"):
+        items.append(("most memory of the process", f"{peak / 2**20:.0f} MiB"))
     items += [("command", manifest.get("command", ""))] if manifest.get("command") else []
     items.append(("versions", ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())))
     return Facts("Run", items)

@@ -49,7 +49,10 @@ def gain_sentence(own: Numbers) -> str | None:
     gain, pictures = (own.last("complementarity", metric, "cls+patch") for metric in ("gain", "gain_pictures"))
     if gain is None or pictures is None:
         return None
-    text = f"In layer {gain.layer}, CLS adds {with_interval(gain)} to the patches (interval over {gain.n} trainings)"
+    over = f"interval over {gain.n} trainings" if gain.n > 1 else "one training, which gives no interval"
+    text = f"In layer {gain.layer}, CLS adds {with_interval(gain)} to the patches ({over})"
+    if gain.n == 1:
+        return f"{text}; whether another training says the same can't be told (--seeds)."
     sure = all(not pd.isna(row.low) and (row.low > 0 or row.high < 0) for row in (gain, pictures))
     if not sure:
         return f"{text}; over trainings and over pictures together, that can't be told from nothing."

@@ -20,6 +20,7 @@ from diffusionlens.pages.descriptions import count_of
 from diffusionlens.pages.figures import PageFigure, draw_figures
 from diffusionlens.pages.findings import Finding, findings
 from diffusionlens.pages.page import ANALYSES, by_layer, cell
+from diffusionlens.pages.probe_remarks import probe_remarks
 from diffusionlens.pages.tables import (
     Setting,
     best_cells,
@@ -143,7 +144,8 @@ def _drawn_part(
         figures += drawn
         untrained = [entry["label"] for entry in own.manifest["models"] if entry["untrained"]]
         # Of all layers, also where the section shows the last alone: sentences say which layer is the best.
-        for found in findings(_of_analyses(own, section), finished.models, untrained):
+        remarks = probe_remarks(own.manifest) if isinstance(section, ProbeSection) else []
+        for found in [*findings(_of_analyses(own, section), finished.models, untrained), *remarks]:
             if found.model is None and not found.warning:
                 continue  # pairs of models are compared picture by picture
             if not found.warning and _teller(finished, own, found) != name:

@@ -1,6 +1,6 @@
 """The last layers of two models, picture by picture: what a table and the first sentences of a report say of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ from diffusionlens.analysis.run import Measurement
 from diffusionlens.comparison.paired import paired_differences
 from diffusionlens.pages.comparison_findings import Shown, difference_sentence
 from diffusionlens.pages.findings import Finding
+from diffusionlens.results import JACKKNIFE
 
 
 @dataclass(frozen=True)
@@ -88,5 +89,5 @@ def _of(frame: pd.DataFrame, model: str, score: Score) -> pd.DataFrame:
 
 def _last_pictures(per_image: pd.DataFrame, row: Any, score: Score) -> pd.DataFrame:
     """Values of pictures behind `row`, as if of layer 0, so that models of different depth meet."""
-    own = _of(per_image, row.model, score)
+    own = pd.concat([_of(per_image, row.model, replace(score, metric=score.metric + end)) for end in ("", JACKKNIFE)])
     return own[(own["layer"] == row.layer) & (own["token"] == row.token)].assign(layer=0)

@@ -1,7 +1,7 @@
 """Pictures to batches of views, in worker processes; what can't be read is replaced, counted and named."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from diffusionlens.data import PictureSource, UnreadablePicture
-from diffusionlens.data.workers import kill_workers
-from diffusionlens.errors import InputError, in_short
+from diffusionlens.data.workers import ReadingProcesses
+from diffusionlens.errors import InputError
 from diffusionlens.training.sampler import RunSampler, SampleKey
 
 Crops = Callable[[Image.Image, int, int], Sequence[Tensor]]
@@ -58,7 +58,7 @@ class ViewDataset(Dataset[_Item]):
 
 def load_views(
     source: PictureSource, crops: Crops, sampler: RunSampler, workers: int, device: torch.device
-) -> Iterator[ViewBatch]:
+) -> Generator[ViewBatch]:
     """The batches of `sampler`, in its order whatever the number of workers.
 
     Raises:
@@ -75,8 +75,7 @@ def load_views(
         prefetch_factor=4 if workers else None,
         generator=torch.Generator(),  # its own, so that starting workers draws nothing from the run's random numbers
     )
-    batches = iter(loader)
-    try:
+    with ReadingProcesses[ViewBatch](loader, "--set run.workers=N") as batches:
         for batch in batches:
             if not batch.views:
                 file, reason = batch.skipped[0]
@@ -85,14 +84,6 @@ def load_views(
                     f"`diffusionlens check`"
                 )
             yield batch
-    except RuntimeError as error:
-        if "DataLoader worker" in str(error):
-            kill_workers(batches)
-            raise InputError(
-                f"a process that reads pictures died ({in_short(error)}); it may have run out of memory: "
-                f"use fewer (--set run.workers=N)"
-            ) from None
-        raise
 
 
 def _collate(items: list[_Item]) -> ViewBatch:

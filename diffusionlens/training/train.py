@@ -5,7 +5,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -134,7 +134,8 @@ def _train(
         sampler = RunSampler(plan, step, timetable.total)
         batches = load_views(source, cut, sampler, recipe.run.workers, ranks.device)
         log.event("start", step, ranks=ranks.count, device=str(ranks.device), resumed=resume)
-        return _carry_out(run, batches, prepare, after_save)
+        with closing(batches):
+            return _carry_out(run, batches, prepare, after_save)
 
 
 def _nothing_to_do(directory: RunDirectory, ranks: Ranks, step: int) -> Trained | None:

@@ -66,24 +66,34 @@ SHOWN = {
 @pytest.mark.parametrize("suffix", ["png", "tiff", "webp"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(orientation: int, suffix: str, tmp_path: Path) -> None:
-    """A picture 10 wide and 6 high; rotated ones stand upright, except where the annotation is of the stored file."""
+    """A picture 10 wide and 6 high: upright, and as stored where there is an annotation, unless that has the upright size."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     lossless = {"lossless": True} if suffix == "webp" else {}
     path = saved(Image.fromarray(RAMP).convert("RGB"), tmp_path / f"e.{suffix}", exif=exif, **lossless)
-    shown = SHOWN[orientation]
-    for annotated in (None, shown.shape[::-1], (99, 99)):
-        assert (np.asarray(open_rgb(path, annotated))[..., 0] == shown).all()
+    assert (np.asarray(open_rgb(path))[..., 0] == SHOWN[orientation]).all()
+    assert (np.asarray(open_rgb(path, (10, 6)))[..., 0] == RAMP).all()
+    assert (np.asarray(open_rgb(path, boxes=True))[..., 0] == RAMP).all()
     if orientation >= 5:
-        assert (np.asarray(open_rgb(path, (10, 6)))[..., 0] == RAMP).all()
+        assert (np.asarray(open_rgb(path, (6, 10)))[..., 0] == SHOWN[orientation]).all()
 
 
-def test_a_square_picture_stands_upright(tmp_path: Path) -> None:
-    """Its size can't say which way the annotation saw it, so the standard does."""
+def test_a_square_picture_stands_upright_unless_it_is_annotated(tmp_path: Path) -> None:
+    """Its size can't say which way the annotation saw it, so the custom does."""
     exif = Image.Exif()
     exif[0x0112] = 6
     path = saved(Image.fromarray(RAMP[:6, :6]), tmp_path / "s.png", exif=exif)
-    assert (np.asarray(open_rgb(path, (6, 6)))[..., 0] == np.rot90(RAMP[:6, :6], -1)).all()
+    assert (np.asarray(open_rgb(path))[..., 0] == np.rot90(RAMP[:6, :6], -1)).all()
+    assert (np.asarray(open_rgb(path, (6, 6)))[..., 0] == RAMP[:6, :6]).all()
+
+
+@pytest.mark.parametrize("values", [RAMP, RAMP.astype(np.uint16) * 257], ids=["8 bits", "16 bits"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_grey_tiff_stands_upright(orientation: int, values: np.ndarray, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(Image.fromarray(values), tmp_path / "g.tiff", exif=exif)
+    assert (np.asarray(open_rgb(path))[..., 0] == SHOWN[orientation]).all()
 
 
 def test_damaged_exif_leaves_the_pixels(tmp_path: Path) -> None:

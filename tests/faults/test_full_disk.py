@@ -1,13 +1,12 @@
 """A disk that fills up on the way: one line, and what was there before is still there. On a small disk of its own, in memory."""
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from diffusionlens.training.checkpoint import load_checkpoint
+from tests.faults.conftest import Disk
 from tests.faults.forked import finish
 from tests.plans.tiny import DATA, TRAIN, write_models, write_plan
 from tests.training.tiny import TINY
@@ -15,36 +14,6 @@ from tests.training.tiny import TINY
 pytestmark = pytest.mark.slow
 
 SHARES = (0.15, 0.4, 0.7, 0.95)
-
-
-class Disk:
-    """A file system of so many bytes."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        place.mkdir()
-
-    def resize(self, size: int) -> None:
-        self.leave()
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(self.place)], capture_output=True, check=False
-        )
-        if done.returncode:
-            pytest.skip("no disk can be mounted here")
-
-    def leave(self) -> None:
-        if os.path.ismount(self.place):
-            subprocess.run(["umount", "-l", str(self.place)], check=True)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    made = Disk(tmp_path / "disk")
-    try:
-        made.resize(2**20)
-        yield made
-    finally:
-        made.leave()
 
 
 def used(place: Path) -> int:
@@ -145,6 +114,6 @@ def test_train(disk: Disk, tmp_path: Path) -> None:
         for path in out.rglob("*.pt"):
             load_checkpoint(path)
     resume = ["--resume"] if (out / "checkpoints" / "last.pt").exists() else []
-    subprocess.run(["mount", "-o", f"remount,size={3 * needed}", str(disk.place)], check=True)
+    disk.remount(f"size={3 * needed}")
     finish([*asked, "--out", str(out), *resume], log)
     assert load_checkpoint(out / "checkpoints" / "last.pt")["step"] == 6

@@ -91,7 +91,7 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
-@pytest.mark.parametrize("command", ["measure"])  # of train: the end of the process hangs at times, open
+@pytest.mark.parametrize("command", ["measure", "train"])
 def test_a_reading_process_that_is_killed(command: str, tmp_path: Path) -> None:
     """As the system does when memory is short: one line that says so, and nothing half-written."""
     log, out = tmp_path / "log", tmp_path / "out"

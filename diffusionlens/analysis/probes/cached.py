@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -12,19 +12,23 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.classification import classify_layer
 from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.kinds import partners, usable_kinds
+from diffusionlens.analysis.probes.labelled import nothing_to_learn, refuse_sizes
 from diffusionlens.analysis.probes.outcome import absent_classes
 from diffusionlens.analysis.probes.recipe import ClassificationRecipe, DenseRecipe
 from diffusionlens.analysis.probes.run import Found, ModelProbe, ProbeSettings
-from diffusionlens.analysis.probes.saved import SavedHeads, take_heads
+from diffusionlens.analysis.probes.saved import SavedHeads
+from diffusionlens.analysis.probes.saved import left_out as left_out_of
 from diffusionlens.analysis.probes.scores import LayerScores
 from diffusionlens.analysis.probes.shown import SHOWN_KINDS, evenly_spaced, probed_picture
 from diffusionlens.analysis.probes.store import StoreRequest, TokenStore, model_digest, open_store
 from diffusionlens.analysis.probes.training import (
     DenseTask,
     Scored,
+    Stop,
     best_rates,
     evaluate_dense,
     grid_outputs,
+    only_rate,
     split_held_out,
     train_dense,
 )
@@ -44,37 +48,44 @@ def probe_cached(
     test: PictureSource,
     train: PictureSource | None,
     settings: ProbeSettings,
+    saved: SavedHeads | None,
     cache: Path,
     device: torch.device,
     progress: Progress,
     processes: Processes,
 ) -> Found:
-    """This process's layers of `run`, whose `layers` become those of saved heads where such are given."""
+    """This process's layers of `run`; heads that are `saved` are scored as they are."""
     started = time.monotonic()
     stores = _stores(run, test, train, settings, cache, device, progress, processes)
     forward_seconds = time.monotonic() - started
     kinds, left_out = usable_kinds(
-        settings.kinds, has_cls=run.backbone.has_cls, pictures=min(len(store) for store in stores)
+        run.kinds, has_cls=run.backbone.has_cls, pictures=min(len(store) for store in stores)
     )
     run.left_out += [LeftOut(kind, reason) for kind, reason in left_out.items()]
     if not kinds:
         raise InputError(f"{run.backbone.label}: none of the token kinds can be had ({'; '.join(left_out.values())})")
-    digest = model_digest(run.backbone)
-    saved: SavedHeads | None = None
-    if settings.heads is not None:
-        with processes.together():
-            saved, kinds = take_heads(settings.heads, run, task, test, settings, digest, device)
     absent = absent_classes(stores[0], test) if settings.task == "segmentation" else []
     dense = cast(DenseTask, task)  # where it is not classification
+    info: dict[str, Any] = {"test": stores[0].meta, "absent": absent}
+    learn: list[int] = []
+    held_out: list[int] = []
+    with processes.together():
+        if train is not None:
+            info["train"] = stores[1].meta
+        if settings.task != "classification":
+            for store in stores:
+                refuse_sizes(task, (place[2:] for place in store.places))
+            if train is not None:
+                learn, held_out, info["train"] = _parts(dense, stores[1], train.label, settings)
     found = Found(
         names=stores[0].names,
-        info={"train": stores[-1].meta, "test": stores[0].meta, "absent": absent},
+        info=info,
         facts={
             "backbone_forwards": sum(store.forwards for store in stores),
             "token_bytes": sum(store.bytes for store in stores),
             "forward_seconds": round(forward_seconds, 2),
         },
-        digest=digest,
+        digest=model_digest(run.backbone),
     )
     mine = run.layers[processes.rank :: processes.count]
     what = f"{run.backbone.label}: heads by layer"
@@ -82,27 +93,31 @@ def probe_cached(
         progress(what, 0, len(mine))
         for done, layer in enumerate(mine, start=1):
             if isinstance(settings.recipe, ClassificationRecipe):
-                scored, found.rates[layer], reasons = classify_layer(
+                scored, found.rates[layer], reasons, gone = classify_layer(
                     stores[1], stores[0], layer, kinds, settings.recipe, settings.seeds, settings.seed,
                     len(test.classes), device, processes.stop_with_others,
                 )  # fmt: skip
-                run.left_out += [LeftOut(name, reason) for name, reason in reasons.items() if layer == run.layers[0]]
+                found.left_out += [LeftOut(name, reason) for name, reason in reasons.items() if layer == run.layers[0]]
+                found.left_out += gone
                 found.scored += [(layer, own, scores) for own, scores in scored]
             else:
-                scores, found.rates[layer], heads = _dense_layer(
-                    stores,
-                    dense,
-                    layer,
-                    kinds,
-                    settings,
-                    saved,
-                    device,
-                    processes,
-                )
-                found.scored.append((layer, task, scores))
-                found.heads |= heads
-                if layer == run.layers[-1]:
-                    found.shown = _shown(stores[0], dense, heads, layer, kinds, test, settings.seed)
+                if saved is not None:
+                    heads, found.rates[layer] = saved.of_layer(layer, kinds)
+                else:
+                    heads, found.rates[layer] = _trained(
+                        stores[1], (learn, held_out), dense, layer, kinds, settings, device, processes.stop_with_others
+                    )
+                there = next(iter(heads.values())).kinds if heads else ()
+                found.left_out += left_out_of(kinds, there, layer, settings.recipe.rates, saved)
+                if heads:
+                    sums = evaluate_dense(
+                        dense, list(heads.values()), stores[0], range(len(stores[0])), layer, settings.seed,
+                        processes.stop_with_others,
+                    )[:, :, :, 0]  # fmt: skip
+                    found.scored.append((layer, task, LayerScores(layer, there, sums.double().numpy())))
+                    found.heads |= heads
+                    if layer == run.layers[-1]:
+                        found.shown = _shown(stores[0], dense, heads, layer, there, test, settings.seed)
             progress(what, done, len(mine))
     found.facts["head_seconds"] = round(time.monotonic() - started - forward_seconds, 2)
     for store in stores:
@@ -134,35 +149,47 @@ def _stores(
     return stores
 
 
-def _dense_layer(
-    stores: Sequence[TokenStore],
+def _parts(
+    task: DenseTask, store: TokenStore, label: str, settings: ProbeSettings
+) -> tuple[list[int], list[int], dict[str, Any]]:
+    """The pictures to learn from, those held out, and what the manifest says: pictures without anything labelled are neither."""
+    there = [place for place in range(len(store)) if task.labelled(store.target(place))]
+    if not there:
+        raise nothing_to_learn(task, label)
+    without = sorted(set(range(len(store))) - set(there))
+    meta = store.meta | {
+        "names": [store.names[place] for place in there],
+        "skipped": store.meta["skipped"] + [[store.names[place], "nothing labelled"] for place in without],
+    }
+    learn, held_out = split_held_out(len(there), settings.recipe, settings.seed)
+    return [there[place] for place in learn], [there[place] for place in held_out], meta
+
+
+def _trained(
+    store: TokenStore,
+    parts: tuple[Sequence[int], Sequence[int]],
     task: DenseTask,
     layer: int,
     kinds: tuple[str, ...],
     settings: ProbeSettings,
-    saved: SavedHeads | None,
     device: torch.device,
-    processes: Processes,
-) -> tuple[LayerScores, dict[str, float], dict[tuple[int, int], LayerHeads]]:
-    """Scores, rates and heads of a layer; saved heads are taken where there are some."""
-    recipe, stop, test = settings.recipe, processes.stop_with_others, stores[0]
+    stop: Stop,
+) -> tuple[dict[tuple[int, int], LayerHeads], dict[str, float]]:
+    """Heads of a layer, one a seed, of the kinds that have not diverged, and their rates."""
+    recipe, (learn, held_out) = settings.recipe, parts
     assert isinstance(recipe, DenseRecipe)
-    if saved is not None:
-        taken, rates = saved.of_layer(layer)
-    else:
-        train = stores[1]
-        learn, held_out = split_held_out(len(train), recipe, settings.seed)
-        heads = [
-            train_dense(task, train, learn, layer, kinds, recipe, settings.seed + number, device, stop)
-            for number in range(settings.seeds)
-        ]
-        chosen = [0] * len(kinds)
-        if held_out:
-            chosen = best_rates(task, evaluate_dense(task, heads, train, held_out, layer, settings.seed, stop))
-        taken = {(layer, number): own.select(chosen) for number, own in enumerate(heads)}
-        rates = {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True)}
-    sums = evaluate_dense(task, list(taken.values()), test, range(len(test)), layer, settings.seed, stop)[:, :, :, 0]
-    return LayerScores(layer, kinds, sums.double().numpy()), rates, taken
+    heads = [
+        train_dense(task, store, learn, layer, kinds, recipe, settings.seed + number, device, stop)
+        for number in range(settings.seeds)
+    ]
+    finite = torch.stack([own.finite() for own in heads]).all(0)
+    chosen = only_rate(finite)
+    if held_out:
+        chosen = best_rates(task, evaluate_dense(task, heads, store, held_out, layer, settings.seed, stop), finite)
+    rates = {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True) if place is not None}
+    if not rates:
+        return {}, {}
+    return {(layer, number): own.select(chosen) for number, own in enumerate(heads)}, rates
 
 
 def _shown(

@@ -13,14 +13,16 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional
 
+from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.intervals import Floats
+from diffusionlens.analysis.probes.heads import DIVERGED
 from diffusionlens.analysis.probes.kinds import SIDE, partners
 from diffusionlens.analysis.probes.knn import knn_predict
 from diffusionlens.analysis.probes.optimizer import SideBySide
 from diffusionlens.analysis.probes.recipe import ClassificationRecipe
 from diffusionlens.analysis.probes.scores import LayerScores
 from diffusionlens.analysis.probes.store import TokenStore
-from diffusionlens.analysis.probes.training import Scored, batches, best_rates, split_held_out
+from diffusionlens.analysis.probes.training import Scored, batches, best_rates, diverged, only_rate, split_held_out
 
 _PENALTIES = (0.001, 0.01, 0.1, 1.0)
 _STEPS = 300
@@ -32,6 +34,7 @@ class Classification:
     name = "classification"
     higher_is_better = True
     right_or_wrong = True
+    ratios: tuple[str, ...] = ()
 
     def __init__(self, metric: str) -> None:
         self.metrics: tuple[str, ...] = (metric,)
@@ -90,6 +93,22 @@ def few_shot(labels: Sequence[int], shots: int, seed: int) -> list[int]:
     return sorted(chosen)
 
 
+def learning_parts(
+    labels: Sequence[int], recipe: ClassificationRecipe, seed: int, number: int
+) -> tuple[list[int], list[int]]:
+    """Places of the pictures that training `number` learns from, and of those that its rate or penalty is chosen by.
+
+    With `shots` all pictures that were drawn are learned from, and what chooses are others, as many of every class at most: []
+    where no class has more.
+    """
+    if recipe.shots is None:
+        return split_held_out(len(labels), recipe, seed, labels)
+    drawn = few_shot(labels, recipe.shots, seed + number)
+    rest = sorted(set(range(len(labels))) - set(drawn))
+    chosen = few_shot([labels[place] for place in rest], recipe.shots, seed + number)
+    return drawn, [rest[place] for place in chosen] if len(recipe.rates) > 1 else []
+
+
 def classify_layer(
     train: TokenStore,
     test: TokenStore,
@@ -101,8 +120,8 @@ def classify_layer(
     classes: int,
     device: torch.device,
     stop: Callable[[], None],
-) -> tuple[list[tuple[Scored, LayerScores]], dict[str, float], dict[str, str]]:
-    """Every method's scores of one layer, the rates chosen, and what was left out and why.
+) -> tuple[list[tuple[Scored, LayerScores]], dict[str, float], dict[str, str], list[LeftOut]]:
+    """Every method's scores of one layer, the rates chosen, what was left out and why, and the same of this layer alone.
 
     With `shots` every seed draws its own pictures; otherwise seeds differ in the heads' beginnings and in the order of the data,
     and k-NN and logistic regression, which have neither, are the same for all.
@@ -115,7 +134,9 @@ def classify_layer(
     distinct = seeds if recipe.shots is not None else 1
     found: list[tuple[Scored, LayerScores]] = []
     left_out: dict[str, str] = {}
+    gone: list[LeftOut] = []
     rates: dict[str, float] = {}
+    numbers = range(seeds)
     if "knn" in recipe.methods:
         task = Classification("knn_top1")
         right = [_knn(own, query, kinds, recipe, classes, stop) for own in banks[:distinct]]
@@ -127,19 +148,37 @@ def classify_layer(
                 "the training set has no more pictures; all of them vote"
             )
     if "linear" in recipe.methods:
-        task = Classification("linear_top1")
-        right_linear, rates = _linear(banks, query, kinds, recipe, seed, classes, stop)
-        found.append((task, LayerScores(layer, kinds, _sums(right_linear))))
+        parts = [learning_parts(labels, recipe, seed, number) for number in numbers]
+        if len(recipe.rates) > 1 and not all(held_out for _, held_out in parts):
+            left_out["linear_top1"] = (
+                f"no picture is left to choose a rate by: {_NONE_LEFT}, or one rate with --set rates"
+            )
+        else:
+            task = Classification("linear_top1")
+            right_linear, rates = _linear(bank, parts, query, kinds, recipe, seed, classes, stop)
+            if rates:
+                found.append((task, LayerScores(layer, tuple(rates), _sums(right_linear))))
+            gone = [LeftOut(*diverged(kind, layer, recipe.rates)) for kind in kinds if kind not in rates]
     if "logreg" in recipe.methods:
+        several = recipe.model_copy(update={"rates": (1.0, 2.0)})  # penalties are always several
+        enough = len(labels) > 2
+        parts = [learning_parts(labels, several, seed, number) for number in numbers[:distinct] if enough]
         if len(banks[0].labels) > recipe.logreg_pictures:
             left_out["logreg_top1"] = (
                 f"{len(banks[0].labels)} training pictures are more than --set logreg_pictures={recipe.logreg_pictures}"
             )
+        elif not enough:
+            left_out["logreg_top1"] = f"{len(labels)} training pictures are too few to choose a penalty by one of them"
+        elif not all(held_out for _, held_out in parts):
+            left_out["logreg_top1"] = f"no picture is left to choose a penalty by: {_NONE_LEFT}"
         else:
             task = Classification("logreg_top1")
-            right_logreg = [_logreg(own, query, kinds, recipe, seed, stop) for own in banks[:distinct]]
+            right_logreg = [_logreg(bank, part, query, kinds, recipe.shots is None, stop) for part in parts]
             found.append((task, LayerScores(layer, kinds, _sums(torch.stack(right_logreg)))))
-    return found, rates, left_out
+    return found, rates, left_out, gone
+
+
+_NONE_LEFT = "no class has more than were drawn; give fewer shots"
 
 
 def _sums(right: Tensor) -> Floats:
@@ -174,7 +213,8 @@ def unit_rows(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _linear(
-    banks: Sequence[PictureFeatures],
+    bank: PictureFeatures,
+    parts: Sequence[tuple[Sequence[int], Sequence[int]]],
     query: PictureFeatures,
     kinds: Sequence[str],
     recipe: ClassificationRecipe,
@@ -182,33 +222,46 @@ def _linear(
     classes: int,
     stop: Callable[[], None],
 ) -> tuple[Tensor, dict[str, float]]:
-    """[S,K,P] whether right, and the rates chosen: DINO's linear head (normal 0.01, SGD with momentum) at every rate."""
+    """[S,K,P] whether right, of the kinds whose heads have not all diverged, and the rates chosen: DINO's linear head (normal
+    0.01, SGD with momentum) at every rate. `parts` of every seed: places in `bank` to learn from, and to choose by."""
     task = Classification("linear_top1")
-    heads, held = [], []
-    for number, bank in enumerate(banks):
-        learn, held_out = split_held_out(len(bank.labels), recipe, seed, bank.labels.tolist())
-        heads.append(_train_linear(bank.at(learn), kinds, recipe, seed + number, classes, stop))
-        if held_out:
-            part = bank.at(held_out)
-            right = torch.stack(
-                [
-                    (part.labels == _logits(heads[-1], part, place, kind).argmax(-1).T)
-                    for place, kind in enumerate(kinds)
-                ]
-            )
-            values = right.permute(2, 0, 1).double()
-            held.append(torch.stack([values, torch.ones_like(values)], -1))
-    chosen = best_rates(task, torch.stack(held)) if held else [0] * len(kinds)
+    heads = [
+        _train_linear(bank.at(learn), kinds, recipe, seed + number, classes, stop)
+        for number, (learn, _) in enumerate(parts)
+    ]
+    finite = torch.stack([_finite(own, len(kinds)) for own in heads]).all(0)
+    chosen = only_rate(finite)
+    if len(recipe.rates) > 1:
+        # other seeds hold out other pictures, which count as so many more
+        held = [_held_out(own, bank.at(part), kinds) for own, (_, part) in zip(heads, parts, strict=True)]
+        chosen = best_rates(task, torch.cat(held, 1), finite)
+    there = [
+        (place, kind, rate) for place, (kind, rate) in enumerate(zip(kinds, chosen, strict=True)) if rate is not None
+    ]
     found = [
         torch.stack(
-            [
-                _logits(own, query, place, kind)[:, chosen[place]].argmax(-1) == query.labels
-                for place, kind in enumerate(kinds)
-            ]
+            [_logits(own, query, place, kind)[:, rate].argmax(-1) == query.labels for place, kind, rate in there]
         )
         for own in heads
+        if there
     ]
-    return torch.stack(found), {kind: recipe.rates[place] for kind, place in zip(kinds, chosen, strict=True)}
+    rates = {kind: recipe.rates[rate] for _, kind, rate in there}
+    return torch.stack(found) if found else torch.zeros(len(parts), 0, len(query.labels)), rates
+
+
+def _held_out(heads: dict[str, Tensor], part: PictureFeatures, kinds: Sequence[str]) -> Tensor:
+    """Sums [1,P,K,R,2] of every kind and rate."""
+    right = torch.stack(
+        [part.labels == _logits(heads, part, place, kind).argmax(-1).T for place, kind in enumerate(kinds)]
+    )
+    values = right.permute(2, 0, 1).double()
+    return torch.stack([values, torch.ones_like(values)], -1)[None]
+
+
+def _finite(heads: dict[str, Tensor], kinds: int) -> Tensor:
+    """[K,R], see `heads.LayerHeads.finite`."""
+    parts = (torch.cat([heads[f"weight{place}"][0].flatten(1), heads[f"bias{place}"][0]], 1) for place in range(kinds))
+    return torch.stack([(own.abs() < DIVERGED).all(1).cpu() for own in parts])
 
 
 def _train_linear(
@@ -254,13 +307,13 @@ def _logits(parameters: dict[str, Tensor], part: PictureFeatures, place: int, ki
 
 
 def _logreg(
-    bank: PictureFeatures, query: PictureFeatures, kinds: Sequence[str], recipe: ClassificationRecipe, seed: int,
-    stop: Callable[[], None],
+    bank: PictureFeatures, part: tuple[Sequence[int], Sequence[int]], query: PictureFeatures, kinds: Sequence[str],
+    everything: bool, stop: Callable[[], None],
 ) -> Tensor:  # fmt: skip
-    """[K,P] whether right: scikit-learn's logistic regression on standardised features, penalty by the held-out part."""
-    learn, held_out = split_held_out(
-        len(bank.labels), recipe.model_copy(update={"rates": (1.0, 2.0)}), seed, bank.labels.tolist()
-    )
+    """[K,P] whether right: scikit-learn's logistic regression on standardised features, penalty by the held-out part of `part`.
+    The last fit is to the learned part, or with `everything` to both."""
+    learn, held_out = part
+    final = sorted([*learn, *held_out]) if everything else list(learn)
     found = []
     for kind in kinds:
         stop()
@@ -271,7 +324,7 @@ def _logreg(
                 _LogisticRegression(rows[learn], labels[learn], c).score(rows[held_out], labels[held_out])
                 for c in _PENALTIES
             ]
-            model = _LogisticRegression(rows, labels, _PENALTIES[int(np.argmax(scores))])
+            model = _LogisticRegression(rows[final], labels[final], _PENALTIES[int(np.argmax(scores))])
             found.append(torch.from_numpy(model.predict(asked)) == query.labels.cpu())
     return torch.stack(found)
 

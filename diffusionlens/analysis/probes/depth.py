@@ -73,6 +73,7 @@ class Depth:
     primary = "rmse"
     higher_is_better = False
     right_or_wrong = False
+    ratios: tuple[str, ...] = ()
     batch_norm = False
 
     def __init__(self, bins: int, points: int, bounds: tuple[float, float], crop: str, warmup: int) -> None:
@@ -81,6 +82,9 @@ class Depth:
     def valid(self, target: Tensor) -> Tensor:
         """Which pixels have a reading within the range; NaN has none."""
         return (target > self.bounds[0]) & (target <= self.bounds[1])
+
+    def labelled(self, target: Tensor) -> bool:
+        return bool(self.valid(target).any())
 
     def points(
         self, targets: Sequence[Tensor], grid: tuple[int, int], generator: torch.Generator

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -55,11 +56,8 @@ def geometry_of(
         return Geometry(Padding.around(recipe.crop, patch), crops, slide, scored)
     assert isinstance(recipe, StreamedDepthRecipe)
     depth = recipe
-    learned, tested = (_border(depth, source) for source in (train or test, test))
-    streets = learned == "kb"
-    crop = (_KITTI_CROP if streets else _DEPTH_CROP) if depth.crop == "auto" else depth.crop
-    brightness = (_KITTI_BRIGHTNESS if streets else _BRIGHTNESS) if depth.brightness == "auto" else depth.brightness
-    view = (KB_SIZE if tested == "kb" else _DEPTH_VIEW) if depth.view == "auto" else depth.view
+    learned, tested = _borders(depth, train, test)
+    crop, brightness, view = _sizes(depth, learned, tested)
 
     def depth_crops(seed: int) -> Transform:
         return DepthCrops(crop, mean, std, seed, learned, depth.rotate, depth.flip, brightness)
@@ -69,6 +67,31 @@ def geometry_of(
         return part, _at_size(part, view, mean, std), whole(view, patch, mirrored=depth.mirrored)
 
     return Geometry(Padding.around(crop, patch), depth_crops, both, Padding.around(view, patch).padded)
+
+
+def resolved(recipe: StreamedRecipe, train: PictureSource | None, test: PictureSource) -> dict[str, Any]:
+    """What "auto" came to, for the manifest."""
+    if not isinstance(recipe, StreamedDepthRecipe):
+        return {}
+    learned, tested = _borders(recipe, train, test)
+    crop, brightness, view = _sizes(recipe, learned, tested)
+    border = learned if learned == tested else f"{learned} in training, {tested} in scoring"
+    return {"crop": crop, "brightness": brightness, "view": view, "border": border}
+
+
+def _borders(recipe: StreamedDepthRecipe, train: PictureSource | None, test: PictureSource) -> tuple[str, str]:
+    return _border(recipe, train or test), _border(recipe, test)
+
+
+def _sizes(
+    recipe: StreamedDepthRecipe, learned: str, tested: str
+) -> tuple[tuple[int, int], tuple[float, float], tuple[int, int]]:
+    """Crop, range of brightness and view."""
+    streets = learned == "kb"
+    crop = (_KITTI_CROP if streets else _DEPTH_CROP) if recipe.crop == "auto" else recipe.crop
+    brightness = (_KITTI_BRIGHTNESS if streets else _BRIGHTNESS) if recipe.brightness == "auto" else recipe.brightness
+    view = (KB_SIZE if tested == "kb" else _DEPTH_VIEW) if recipe.view == "auto" else recipe.view
+    return crop, brightness, view
 
 
 def _border(recipe: StreamedDepthRecipe, source: PictureSource) -> str:

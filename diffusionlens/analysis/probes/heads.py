@@ -17,6 +17,10 @@ from diffusionlens.analysis.probes.kinds import SIDE, LayerTokens, has_patches
 _EPS = 1e-5  # torch.nn.BatchNorm2d's defaults
 _MOMENTUM = 0.1
 
+DIVERGED = 1e12
+"""Tokens are below 1e5, or below 1e8 behind a batch norm, and scale times weight below 1e24: what is smaller than this can't make
+outputs that float32 has no number for."""
+
 
 class LayerHeads:
     """Heads of the shapes [kind, rate]: `outputs` values at every position from tokens of `width` channels.
@@ -89,12 +93,22 @@ class LayerHeads:
         own = {"bias": self.kinds, "patch": self.patch_kinds, "side": self.side_kinds}
         return {name: [self.kinds.index(kind) for kind in own[name.partition("_")[0]]] for name in self.parameters}
 
-    def select(self, chosen: Sequence[int]) -> "LayerHeads":
-        """The heads of rate `chosen[kind]` alone, for every kind in order; nothing is shared with these."""
-        rate = dict(zip(self.kinds, chosen, strict=True))
+    def finite(self) -> Tensor:
+        """Which heads [kinds,rates] have not diverged: numbers that are finite, and not so large that outputs are not."""
+        found = torch.ones(len(self.kinds), self.rates, dtype=torch.bool)
+        for name, places in self.rows_of_kinds().items():
+            for row, place in enumerate(places):
+                value = self.parameters[name][row].detach().flatten(1)
+                found[place] &= (value.abs() < DIVERGED).all(1).cpu()  # NaN is not below either
+        return found
+
+    def select(self, chosen: Sequence[int | None]) -> "LayerHeads":
+        """The heads of rate `chosen[kind]` alone, for every kind in order, without those of None; nothing is shared with
+        these."""
+        rate = {kind: place for kind, place in zip(self.kinds, chosen, strict=True) if place is not None}
         kinds = {"bias": self.kinds, "patch": self.patch_kinds, "side": self.side_kinds}
         taken = LayerHeads(
-            self.kinds,
+            tuple(rate),
             self.width,
             self.outputs,
             1,
@@ -104,10 +118,10 @@ class LayerHeads:
         )
         for name, value in self.parameters.items():
             own = kinds[name.partition("_")[0]]
-            rows = [value[place, rate[kind]] for place, kind in enumerate(own)]
+            rows = [value[place, rate[kind]] for place, kind in enumerate(own) if kind in rate]
             if rows:
                 taken.parameters[name] = torch.stack(rows)[:, None].detach().clone()
-        taken.running = {name: (mean.clone(), var.clone()) for name, (mean, var) in self.running.items()}
+        taken.running = {name: (self.running[name][0].clone(), self.running[name][1].clone()) for name in taken.running}
         return taken
 
     def state(self) -> dict[str, Tensor]:
@@ -169,6 +183,21 @@ class LayerHeads:
 
 
 _STATS = ((0, "mean"), (1, "var"))
+
+
+def state_shapes(kinds: Sequence[str], width: int, outputs: int, *, batch_norm: bool) -> dict[str, tuple[int, ...]]:
+    """The shapes of the `state` of heads of one rate, without those that hold nothing; nothing is made."""
+    shapes: dict[str, tuple[int, ...]] = {"bias": (len(kinds), 1, outputs)}
+    counts = {"patch": sum(map(has_patches, kinds)), "side": sum(SIDE[kind] is not None for kind in kinds)}
+    for part, count in counts.items():
+        if count:
+            shapes[f"{part}_weight"] = (count, 1, outputs, width)
+            if batch_norm:
+                shapes |= {f"{part}_{name}": (count, 1, width) for name in ("scale", "shift")}
+    sides = dict.fromkeys(str(SIDE[kind]) for kind in kinds if SIDE[kind] is not None)
+    for name in ("patch", *sides):
+        shapes |= {f"running_{stat}/{name}": (width,) for _, stat in _STATS}
+    return shapes
 
 
 def chunks(total: int, size: int) -> Iterator[slice]:

@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from diffusionlens.analysis.diagnostic import LeftOut
 from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.classification import Classification
+from diffusionlens.analysis.probes.heads import DIVERGED
 from diffusionlens.analysis.probes.optimizer import SideBySide
 from diffusionlens.analysis.probes.recipe import ProtocolRecipe
 from diffusionlens.analysis.probes.run import Found, ModelProbe, ProbeSettings
 from diffusionlens.analysis.probes.scores import LayerScores
 from diffusionlens.analysis.probes.store import model_digest
 from diffusionlens.analysis.probes.stream import Seen, StreamSettings, layer_tokens, meta_of
-from diffusionlens.analysis.probes.training import batches, best_rates, split_held_out
+from diffusionlens.analysis.probes.training import batches, best_rates, diverged, only_rate, split_held_out
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.random_resized_crops import RandomResizedCrops
@@ -45,6 +47,18 @@ def head_input(vectors: Tensor, name: str) -> Tensor:
     return torch.cat([cls, vectors[:, -1:]], 1).flatten(1) if pool == "cls+mean" else cls.flatten(1)
 
 
+def refuse_blocks(backbone: Backbone, recipe: ProtocolRecipe, preset: str) -> None:
+    """
+    Raises:
+        InputError: the model has not so many blocks, or no CLS.
+    """
+    if not backbone.has_cls or max(recipe.blocks) > backbone.depth:
+        raise InputError(
+            f"{backbone.label} has {backbone.depth} blocks and {'a' if backbone.has_cls else 'no'} CLS token, and preset "
+            f"{preset} reads the CLS of {max(recipe.blocks)}; give --preset fast"
+        )
+
+
 def probe_protocol(
     run: ModelProbe,
     test: PictureSource,
@@ -64,24 +78,20 @@ def probe_protocol(
     found = Found([], {}, {}, model_digest(backbone))
     names = input_names(recipe)[processes.rank :: processes.count]
     with processes.together(), enough_memory(f"{chunk} pictures at a time on {device}", "give a smaller --batch-size"):
-        if not backbone.has_cls or max(recipe.blocks) > backbone.depth:
-            raise InputError(
-                f"{backbone.label} has {backbone.depth} blocks and {'a' if backbone.has_cls else 'no'} CLS token, and preset "
-                f"{settings.preset} reads the CLS of {max(recipe.blocks)}; give --preset fast"
-            )
         if names:
             reader = _Reader(backbone, max(recipe.blocks), stream)
-            heads, rates = _trained(reader, recipe, names, train, settings, len(test.classes), seen)
+            heads, rates, found.left_out = _trained(reader, recipe, names, train, settings, len(test.classes), seen)
+            names = tuple(rates)
             query = reader.all(test, range(len(test)), seen["scored"])
             if not len(query[1]):
                 raise InputError(f"{test.label} has no readable picture with a label; give other --data")
             task = Classification("linear_top1")
-            right = torch.stack([_right(own, query, names)[0] for own in heads])
-            sums = _sums(right)[:, :, :, 0]
             found.names = [test.name(place) for place in query[2]]
             layer = backbone.depth
-            found.scored = [(layer, task, LayerScores(layer, names, sums))]
             found.rates = {layer: rates}
+            if names:
+                right = torch.stack([_right(own, query, names)[0] for own in heads])
+                found.scored = [(layer, task, LayerScores(layer, names, _sums(right)[:, :, :, 0]))]
         backbone.to(torch.device("cpu"))
     there = [train.name(index) for index in range(len(train))]
     learned = Seen(skipped=seen["learned"].skipped | seen["held out"].skipped, notes=seen["learned"].notes)
@@ -151,10 +161,12 @@ def _trained(
     settings: ProbeSettings,
     classes: int,
     seen: Mapping[str, Seen],
-) -> tuple[list[dict[str, Tensor]], dict[str, float]]:
-    """Heads of every seed at their chosen rates, and these."""
+) -> tuple[list[dict[str, Tensor]], dict[str, float], list[LeftOut]]:
+    """Heads of every seed at their chosen rates, these, and the inputs whose heads all diverged."""
     learn, held_out = split_held_out(len(train), recipe, settings.seed)
     bank = None if recipe.augment else reader.all(train, learn, seen["learned"])
+    if bank is not None and not len(bank[1]):
+        raise _nothing_readable()
     heads = []
     for seed in range(settings.seed, settings.seed + settings.seeds):
         generator = torch.Generator().manual_seed(seed)
@@ -170,20 +182,31 @@ def _trained(
         else:
             fed = ((bank[0][places], bank[1][places], places) for places in order)
         heads.append(_learn(fed, names, recipe, seed, classes, size, steps, reader))
-    chosen = [0] * len(names)
+    finite = torch.stack([_finite(own, len(names)) for own in heads]).all(0)
+    chosen = only_rate(finite)
     if held_out:
         query = reader.all(train, held_out, seen["held out"])
+        if not len(query[1]):
+            raise InputError(
+                f"{train.label} has no readable picture among those held out; give one rate with --set rates"
+            )
         right = torch.stack([torch.stack([*_right(own, query, names)]) for own in heads])  # [S,R,K,P]
-        chosen = best_rates(Classification("linear_top1"), torch.from_numpy(_sums(right.transpose(1, 2))))
+        task = Classification("linear_top1")
+        chosen = best_rates(task, torch.from_numpy(_sums(right.transpose(1, 2))), finite)
+    there = [(place, rate) for place, rate in enumerate(chosen) if rate is not None]
     taken = [
         {
-            f"{part}{place}": own[f"{part}{place}"][:, chosen[place] : chosen[place] + 1]
-            for place in range(len(names))
+            f"{part}{number}": own[f"{part}{place}"][:, rate : rate + 1]
+            for number, (place, rate) in enumerate(there)
             for part in ("weight", "bias")
         }
         for own in heads
     ]
-    return taken, {name: recipe.rates[rate] for name, rate in zip(names, chosen, strict=True)}
+    layer = reader.backbone.depth
+    left_out = [
+        LeftOut(*diverged(name, layer, recipe.rates)) for name, rate in zip(names, chosen, strict=True) if rate is None
+    ]
+    return taken, {names[place]: recipe.rates[rate] for place, rate in there}, left_out
 
 
 def _learn(
@@ -210,6 +233,7 @@ def _learn(
     rates = torch.tensor(recipe.rates, device=device) * size / 256
     optimizer = SideBySide(parameters, rates, recipe.weight_decay, optimizer=recipe.optimizer)
     counted = recipe.model_copy(update={"iterations": steps})
+    step = None
     for step, (vectors, labels, _) in enumerate(fed):
         reader.stream.stop()
         losses = []
@@ -219,7 +243,21 @@ def _learn(
             whole = functional.cross_entropy(logits.reshape(-1, classes), wanted.reshape(-1), reduction="sum")
             losses.append(whole / len(labels))
         optimizer.step(torch.stack(losses).sum(), counted.factor(step))
+    if step is None:
+        raise _nothing_readable()
     return {name: value.detach() for name, value in parameters.items()}
+
+
+def _nothing_readable() -> InputError:
+    return InputError("no training picture is readable and has a label; give other --train")
+
+
+def _finite(heads: Mapping[str, Tensor], inputs: int) -> Tensor:
+    """[K,R], see `heads.LayerHeads.finite`."""
+    parts = (
+        torch.cat([heads[f"{part}{place}"][0].flatten(1) for part in ("weight", "bias")], 1) for place in range(inputs)
+    )
+    return torch.stack([(own.abs() < DIVERGED).all(1).cpu() for own in parts])
 
 
 def _logits(parameters: Mapping[str, Tensor], place: int, inputs: Tensor) -> Tensor:

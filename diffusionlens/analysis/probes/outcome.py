@@ -1,6 +1,6 @@
 """From finished probes to rows in their order, per-picture values and the manifest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,13 +8,16 @@ import pandas as pd
 import torch
 
 from diffusionlens.analysis.outcome import versions
+from diffusionlens.analysis.probes.overlap import pictures_in_both
+from diffusionlens.analysis.probes.recipe import SCORING
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
-from diffusionlens.analysis.probes.scores import LayerScores
+from diffusionlens.analysis.probes.scores import LayerScores, jackknife
 from diffusionlens.analysis.probes.store import TokenStore
 from diffusionlens.analysis.probes.training import Scored
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.data.sample import PictureSource
-from diffusionlens.results import PER_IMAGE_COLUMNS, Row
+from diffusionlens.memory import peak_memory
+from diffusionlens.results import JACKKNIFE, PER_IMAGE_COLUMNS, Row
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
@@ -32,20 +35,29 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 
 
 def per_image_of(task: Scored, found: LayerScores, names: Sequence[str], model: str, data: str) -> pd.DataFrame:
-    """Every metric of every picture, the mean over seeds."""
+    """Every metric of every picture, the mean over seeds; of a ratio of sums also METRIC_jackknife (`jackknife`)."""
     counted = task.counts(found.sums).all((0, 2))
     parts = []
     with np.errstate(invalid="ignore", divide="ignore"):
         values = task.scores(found.sums)
-    for metric in task.metrics:
-        if metric.endswith("_pooled"):
-            continue
-        mean = values[metric].mean(0)
+    means = {metric: values[metric].mean(0)[counted] for metric in task.metrics if not metric.endswith("_pooled")}
+    means |= {f"{metric}{JACKKNIFE}": own for metric, own in jackknife(task, found.sums[:, counted]).items()}
+    for metric, mean in means.items():
         for place, kind in enumerate(found.kinds):
-            part = pd.DataFrame({"name": np.array(names, dtype=object)[counted], "value": mean[counted, place]})
+            part = pd.DataFrame({"name": np.array(names, dtype=object)[counted], "value": mean[:, place]})
             parts.append(part.assign(metric=metric, token=kind + found.suffix))
     frame = pd.concat(parts, ignore_index=True)
     return frame.assign(model=model, data=data, analysis=task.name, layer=found.layer, head="")[PER_IMAGE_COLUMNS]
+
+
+def rates_chosen(rates: Mapping[str, Mapping[str, float]], known: Sequence[float]) -> dict[str, Any]:
+    """How many heads chose the highest and the lowest of several rates; nothing of a single one."""
+    chosen = [rate for own in rates.values() for rate in own.values()]
+    if len(known) < 2 or not chosen:
+        return {}
+    edges = {"highest": max(known), "lowest": min(known)}
+    counts = {name: chosen.count(rate) for name, rate in edges.items()}
+    return {"heads": len(chosen)} | counts | {f"{name}_rate": rate for name, rate in edges.items()}
 
 
 def absent_classes(test: TokenStore, source: PictureSource) -> list[str]:
@@ -86,16 +98,20 @@ def manifest_of(
             }
         )
     task = settings.task
+    recipe = settings.recipe.model_dump() | info.get("resolved", {})
+    if settings.heads is not None:  # the others are of a training that was not this run's
+        recipe = {key: value for key, value in recipe.items() if key in SCORING}
     return {
         "models": [{"label": run.backbone.label, **run.backbone.describe(), "probe": run.facts} for run in runs],
         "data": data,
-        "analyses": {task: {"preset": settings.preset, **settings.recipe.model_dump()}},
+        "analyses": {task: {"preset": settings.preset, **recipe}},
         "left_out": [
             {"model": run.backbone.label, "what": left.what, "reason": left.reason}
             for run in runs
             for left in run.left_out
         ],
         "classes_absent": info["absent"],
+        "pictures_in_both": pictures_in_both(test, train),
         "settings": {
             "tokens": ",".join(settings.kinds),
             "layers": settings.layers,
@@ -109,4 +125,5 @@ def manifest_of(
         "device": str(device),
         "processes": processes.count,
         "wall_seconds": round(seconds, 2),
+        "peak_memory": peak_memory(),
     }

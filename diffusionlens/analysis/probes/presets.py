@@ -1,7 +1,7 @@
 """The presets of every task, and settings over them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -83,6 +83,7 @@ def recipe_for(task: str, preset: str, settings: Iterable[str]) -> Recipe:
         raise InputError(f"--preset {preset} is not for {task}; wanted {' or '.join(_presets_of(task))}")
     base = _BY_PRESET[preset][task]
     values: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         key = key.strip()
@@ -92,15 +93,29 @@ def recipe_for(task: str, preset: str, settings: Iterable[str]) -> Recipe:
         if key in values:
             raise InputError(f"--set {key} is given twice; give it once")
         try:
-            values[key] = _shaped(yaml.safe_load(text), key)
+            values[key], given[key] = _shaped(yaml.safe_load(text), key), text.strip()
         except (yaml.YAMLError, ValueError, RecursionError):
             raise InputError(f"--set '{setting}': '{text}' is not a plain value") from None
     try:
-        return type(base)(**base.model_dump() | values)
+        recipe = type(base)(**base.model_dump() | values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else ", ".join(values)
-        raise InputError(f"--set {key}={values.get(key, '')}: {first['msg'].lower()}") from None
+        raise _refused(error, given) from None
+    counted = getattr(recipe, "epochs", None) is None  # with epochs, the steps depend on the pictures
+    for key in ("warmup", "sigloss_warmup"):
+        if counted and key in given and getattr(recipe, key) > recipe.iterations:
+            raise InputError(f"--set {key}={given[key]}; wanted at most iterations, which is {recipe.iterations}")
+    return recipe
+
+
+def _refused(error: ValidationError, given: Mapping[str, str]) -> InputError:
+    """One line: what came, and what was wanted."""
+    first = error.errors()[0]
+    keys = [str(first["loc"][0])] if first["loc"] else list(given)
+    came = " ".join(f"--set {key}={given.get(key, '')}" for key in keys)
+    if first["type"] == "literal_error":
+        return InputError(f"{came}; wanted {first['ctx']['expected']}")
+    reason = first["msg"].removeprefix("Value error, ")
+    return InputError(f"{came}; {reason}")
 
 
 def _presets_of(task: str) -> list[str]:

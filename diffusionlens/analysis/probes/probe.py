@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,21 @@ import torch
 
 from diffusionlens.analysis.device import refuse_too_large, resolve_device
 from diffusionlens.analysis.measure import Progress, parse_layers, refuse_doubles
+from diffusionlens.analysis.probes.budget import refuse_too_much, training_bytes
 from diffusionlens.analysis.probes.cached import probe_cached
 from diffusionlens.analysis.probes.classification import Classification
 from diffusionlens.analysis.probes.depth import Depth
-from diffusionlens.analysis.probes.geometry import geometry_of
+from diffusionlens.analysis.probes.geometry import geometry_of, resolved
 from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.linear_protocol import probe_protocol
-from diffusionlens.analysis.probes.outcome import in_order, manifest_of, per_image_of
-from diffusionlens.analysis.probes.recipe import DenseRecipe, DepthRecipe, ProtocolRecipe, StreamedRecipe
+from diffusionlens.analysis.probes.labelled import refuse_other_sizes
+from diffusionlens.analysis.probes.linear_protocol import probe_protocol, refuse_blocks
+from diffusionlens.analysis.probes.outcome import in_order, manifest_of, per_image_of, rates_chosen
+from diffusionlens.analysis.probes.recipe import DenseRecipe, DepthRecipe, ProtocolRecipe, Recipe, StreamedRecipe
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
+from diffusionlens.analysis.probes.saved import SavedHeads, fit_heads, read_heads, refuse_beside_heads, scored_with
 from diffusionlens.analysis.probes.scores import gain_rows, score_rows
 from diffusionlens.analysis.probes.segmentation import Segmentation
+from diffusionlens.analysis.probes.store import model_digest
 from diffusionlens.analysis.probes.streamed import probe_streamed
 from diffusionlens.analysis.probes.training import Scored
 from diffusionlens.analysis.processes import Processes
@@ -72,12 +76,21 @@ def probe(
             raise InputError(
                 "--train is missing; wanted what the heads learn from, as voc:ROOT?split=train, or --heads FILE"
             )
-        if settings.heads is not None and (settings.task == "classification" or len(backbones) > 1):
-            raise InputError("--heads goes with one model, and with segmentation or depth")
         device = resolve_device(settings.device, processes)
+        saved = None
+        if settings.heads is not None:
+            refuse_beside_heads(settings, train, len(backbones))
+            saved = read_heads(settings.heads, device)
+            settings = replace(settings, seeds=saved.facts.seeds)
+            if isinstance(settings.recipe, DepthRecipe):
+                settings = replace(settings, recipe=scored_with(settings.recipe, saved, settings.given))
+        settings = replace(settings, recipe=without_auto(settings.recipe, test))
         task = task_of(settings, test)
         _check_streamed(settings)
-        runs = [_prepare(backbone, test, train, settings, device) for backbone in backbones]
+        refuse_other_sizes(task, settings.recipe, test, train)
+        runs = [_prepare(backbone, task, test, train, settings, saved, device) for backbone in backbones]
+        if saved is not None:
+            settings = replace(settings, kinds=runs[0].kinds)
     with ExitStack() as stack:
         cache = settings.cache
         if cache is None:
@@ -87,16 +100,19 @@ def probe(
             cache = Path(str(processes.share(made)))
         info: dict[str, Any] = {}
         for run in runs:
-            info = _probe_model(run, task, test, train, settings, cache, device, progress, processes)
+            info = _probe_model(run, task, test, train, settings, saved, cache, device, progress, processes)
     with processes.together():
         if processes.rank != 0:
             return None
         frames = [to_frame(run.rows, run.backbone.label, test.label) for run in runs if run.rows]
         if not frames:
-            raise InputError(f"nothing could be probed on {test.label}: no picture has anything to score")
+            left = next((f"{left.what}: {left.reason}" for run in runs for left in run.left_out), None)
+            raise InputError(f"nothing could be probed on {test.label}: {left or 'no picture has anything to score'}")
         results = pd.concat(frames, ignore_index=True)
         values = [part for run in runs for part in run.per_image]
         per_image = pd.concat(values, ignore_index=True) if values else pd.DataFrame(columns=PER_IMAGE_COLUMNS)
+        if isinstance(settings.recipe, StreamedRecipe):
+            info["resolved"] = resolved(settings.recipe, train, test)
         manifest = manifest_of(runs, test, train, settings, info, device, processes, time.monotonic() - started)
         material = [ModelMaterial(run.backbone.label, [], probed=run.shown) for run in runs]
         return ProbeOutcome(Measurement(tidy(results[COLUMNS]), per_image, material, manifest), runs)
@@ -132,15 +148,31 @@ def check_labels(task: str, test: PictureSource, train: PictureSource | None) ->
         )
 
 
+def without_auto(recipe: Recipe, test: PictureSource) -> Recipe:
+    """The recipe with what "auto" means for these data, as far as it is one thing for training and scoring.
+
+    Raises:
+        InputError: a range of depth that is empty.
+    """
+    if not isinstance(recipe, DepthRecipe):
+        return recipe
+    kind = parse_spec(test.spec).kind
+    largest = (80.0 if kind == "kitti" else 10.0) if recipe.max_depth == "auto" else recipe.max_depth
+    if recipe.min_depth >= largest:
+        raise InputError(
+            f"--set min_depth={recipe.min_depth:g} is not below max_depth, which is {largest:g}; give a range with both"
+        )
+    crop = {"nyuv2": "eigen", "kitti": "garg"}.get(kind, "none") if recipe.crop_name == "auto" else recipe.crop_name
+    return recipe.model_copy(update={"max_depth": largest, "crop_name": crop})
+
+
 def task_of(settings: ProbeSettings, test: PictureSource) -> Scored:
+    """What is trained and scored; the recipe has no "auto" (see `without_auto`)."""
     recipe = settings.recipe
     if isinstance(recipe, DepthRecipe):
-        kind = parse_spec(test.spec).kind
-        crop = recipe.crop_name
-        if crop == "auto":
-            crop = {"nyuv2": "eigen", "kitti": "garg"}.get(kind, "none")  # type: ignore[assignment]
-        largest = (80.0 if kind == "kitti" else 10.0) if recipe.max_depth == "auto" else recipe.max_depth
-        return Depth(recipe.bins, recipe.points, (recipe.min_depth, largest), crop, recipe.sigloss_warmup)
+        assert recipe.max_depth != "auto"
+        bounds = (recipe.min_depth, recipe.max_depth)
+        return Depth(recipe.bins, recipe.points, bounds, recipe.crop_name, recipe.sigloss_warmup)
     if isinstance(recipe, DenseRecipe):
         return Segmentation(len(test.mask_classes), recipe.points)
     return Classification("linear_top1")
@@ -163,26 +195,38 @@ def _check_streamed(settings: ProbeSettings) -> None:
 
 def _prepare(
     backbone: Backbone,
+    task: Scored,
     test: PictureSource,
     train: PictureSource | None,
     settings: ProbeSettings,
+    saved: SavedHeads | None,
     device: torch.device,
 ) -> ModelProbe:
-    """One picture through the model, at every size that it will have."""
+    """What can be refused is refused; then one empty picture through the model, at every size that it will have."""
     recipe = settings.recipe
+    crop = None
     with enough_memory(f"{backbone.label} on {device}", "give a smaller --size or another --device"):
         backbone.to(device)
         sizes = [settings.size or backbone.default_size()]
         if isinstance(recipe, StreamedRecipe):
             geometry = geometry_of(recipe, backbone, train, test)
-            sizes = [geometry.padding.padded, geometry.scored]
-        layers = parse_layers(settings.layers, backbone.depth)
+            crop, sizes = geometry.padding.padded, [geometry.padding.padded, geometry.scored]
+        run = ModelProbe(backbone, parse_layers(settings.layers, backbone.depth), settings.kinds)
+        if isinstance(recipe, ProtocolRecipe):
+            refuse_blocks(backbone, recipe, settings.preset)
+        if saved is not None:
+            backbone.set_size(sizes[-1])
+            fit_heads(saved, run, settings.task, test.mask_classes, settings, model_digest(backbone))
+        elif train is not None:
+            outputs = task.outputs if isinstance(task, Depth | Segmentation) else len(test.classes)
+            needed = training_bytes(recipe, len(run.kinds), outputs, backbone.width, len(run.layers), len(train), crop)
+            refuse_too_much(needed, recipe, device)
         for size in dict.fromkeys(sizes):
             refuse_too_large(backbone, size, device, attention=False)
             backbone.set_size(size)
-            capture(backbone, torch.zeros(1, 3, *backbone.size, device=device), layers=layers)
+            capture(backbone, torch.zeros(1, 3, *backbone.size, device=device), layers=run.layers)
         backbone.to(torch.device("cpu"))
-    return ModelProbe(backbone, layers)
+    return run
 
 
 def _probe_model(
@@ -191,6 +235,7 @@ def _probe_model(
     test: PictureSource,
     train: PictureSource | None,
     settings: ProbeSettings,
+    saved: SavedHeads | None,
     cache: Path,
     device: torch.device,
     progress: Progress,
@@ -198,12 +243,12 @@ def _probe_model(
 ) -> dict[str, Any]:
     """Fills `run`; gives what the manifest says of the data."""
     if isinstance(settings.recipe, StreamedRecipe):
-        found = probe_streamed(run, task, test, train, settings, device, progress, processes)  # type: ignore[arg-type]
+        found = probe_streamed(run, task, test, train, settings, saved, device, progress, processes)  # type: ignore[arg-type]
     elif isinstance(settings.recipe, ProtocolRecipe):
         assert train is not None
         found = probe_protocol(run, test, train, settings, device, progress, processes)
     else:
-        found = probe_cached(run, task, test, train, settings, cache, device, progress, processes)
+        found = probe_cached(run, task, test, train, settings, saved, cache, device, progress, processes)
     rows, per_image = [], []
     with processes.together():
         for layer, own_task, one in found.scored:
@@ -211,7 +256,9 @@ def _probe_model(
             per_image.append(per_image_of(own_task, one, found.names, run.backbone.label, test.label))
             if own_task.primary == task.primary and not one.suffix:
                 rows.append((layer, gain_rows(own_task, one, settings.seed)))
-    parts = processes.gather((rows, found.rates, per_image, found.heads, found.shown, found.facts["backbone_forwards"]))
+    parts = processes.gather(
+        (rows, found.rates, per_image, found.heads, found.shown, found.facts["backbone_forwards"], found.left_out)
+    )
     run.rows = in_order([row for part in parts for _, own in part[0] for row in own])
     rates: dict[int, dict[str, float]] = {}
     for part in parts:
@@ -220,27 +267,34 @@ def _probe_model(
     run.per_image = [frame for part in parts for frame in part[2]]
     run.heads = {unit: own for part in parts for unit, own in part[3].items()}
     run.shown = [picture for part in parts for picture in part[4]]
+    run.left_out += [left for part in parts for left in part[6]]
     run.facts = found.facts | {"learning_rates": {str(layer): rates[layer] for layer in sorted(rates)}}
     if settings.preset != "fast":  # every process has made its own
         run.facts["backbone_forwards"] = sum(part[5] for part in parts)
-    if run.heads:
+    if saved is not None:
+        run.facts["heads"] = {"trained_on": saved.facts.trained_on, "model": saved.facts.model}
+    elif chosen := rates_chosen(run.facts["learning_rates"], settings.recipe.rates):
+        run.facts["rates_chosen"] = chosen
+    if run.heads and train is not None:
         run.head_facts = _head_facts(run, task, test, train, found.digest)
     return found.info
 
 
 def _head_facts(
-    run: ModelProbe, task: Scored, test: PictureSource, train: PictureSource | None, digest: str
+    run: ModelProbe, task: Scored, test: PictureSource, train: PictureSource, digest: str
 ) -> dict[str, Any]:
+    """What `saved.HeadFacts` says of them."""
     example = next(iter(run.heads.values()))
+    there = {layer for layer, _ in run.heads}
     return {
         "task": task.name,
-        "kinds": list(example.kinds),
         "outputs": example.outputs,
         "width": example.width,
         "batch_norm": example.batch_norm,
-        "classes": list(test.mask_classes),
+        "classes": tuple(test.mask_classes) if task.name == "segmentation" else (),
+        "depth_range": task.bounds if isinstance(task, Depth) else None,
         "model": run.backbone.label,
         "digest": digest,
-        "trained_on": None if train is None else train.spec,
-        "learning_rates": run.facts["learning_rates"],
+        "trained_on": train.spec,
+        "learning_rates": {layer: rates for layer, rates in run.facts["learning_rates"].items() if int(layer) in there},
     }

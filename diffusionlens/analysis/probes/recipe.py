@@ -1,24 +1,31 @@
-"""What can be said of how heads are trained and scored; `presets.py` says it."""
+"""What can be said of how heads are trained and scored; `presets.py` says it. Every field has its range, and one line for what
+lies beyond."""
 
-import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from diffusionlens.analysis.probes.optimizer import Optimizer, Schedule, schedule_factor
+from diffusionlens.analysis.probes.ranges import flag, number, numbers, pair, size, whole, wholes, words
 
 Task = Literal["segmentation", "depth", "classification"]
 TASKS: tuple[Task, ...] = ("segmentation", "depth", "classification")
 
+_MOST_STEPS = 10_000_000
+Steps = Annotated[int, whole(0, _MOST_STEPS)]
+Flag = Annotated[bool, flag()]
+_SIDES = (8, 8192)
+Size = Annotated[tuple[int, int], size(*_SIDES)]
+SizeOrAuto = Annotated[tuple[int, int] | Literal["auto"], size(*_SIDES, also=("auto",))]
 
-def _as_size(value: Any) -> Any:
-    """512 is 512 x 512; "416x544" is rows x columns."""
-    if isinstance(value, str):
-        return tuple(int(side) for side in value.split("x"))
-    return (value, value) if isinstance(value, int) else value
+MOST_RATE = 1e6
+"""A learning rate beyond this is a slip of the hand."""
+MOST_DEPTH = 1e5
+"""Metres."""
+MIN_BINS = 2
 
-
-Size = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_as_size)]
+SCORING = frozenset({"bins", "min_depth", "max_depth", "crop_name", "window", "stride", "view", "mirrored", "border"})
+"""Fields that say how heads are scored, or what they must be; the others are of their training."""
 
 
 class Recipe(BaseModel):
@@ -28,33 +35,25 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    iterations: int = Field(ge=1)
-    batch_size: int = Field(ge=2)
-    rates: tuple[float, ...] = Field(min_length=1, max_length=32)
-    weight_decay: float = Field(ge=0)
-    warmup: int = Field(ge=0)
-    warmup_start: float = Field(gt=0, le=1, default=1e-6)
+    iterations: Annotated[int, whole(1, _MOST_STEPS)]
+    batch_size: Annotated[int, whole(2, 65_536)]
+    rates: Annotated[tuple[float, ...], numbers(0, MOST_RATE, 32)]
+    weight_decay: Annotated[float, number(0, 10)]
+    warmup: Steps
+    warmup_start: Annotated[float, number(0, 1, above=True)] = 1e-6
     schedule: Schedule
     optimizer: Optimizer
-    held_out: float = Field(gt=0, lt=1)
+    held_out: Annotated[float, number(0, 0.5, above=True)]
 
     def factor(self, step: int) -> float:
         """The factor of every rate at `step`, counted from 0."""
         return schedule_factor(step, self.iterations, self.warmup, self.schedule, self.warmup_start)
 
-    @model_validator(mode="after")
-    def _rates_are_rates(self) -> "Recipe":
-        if not all(0 < rate < math.inf for rate in self.rates):
-            raise ValueError("a learning rate is a number above 0")
-        if len(set(self.rates)) < len(self.rates):
-            raise ValueError("a learning rate is given twice")
-        return self
-
 
 class DenseRecipe(Recipe):
     """Segmentation and depth. `points`: places of a picture that a step looks at."""
 
-    points: int = Field(ge=1)
+    points: Annotated[int, whole(1, 1_000_000)]
 
 
 class SegmentationRecipe(DenseRecipe):
@@ -66,21 +65,32 @@ class DepthRecipe(DenseRecipe):
     steps in which only the mean term counts. `crop_name`: the part that is scored; auto is eigen for nyuv2, garg for kitti,
     none else. `max_depth` auto is 80 for kitti and 10 else (metres)."""
 
-    bins: int = Field(ge=2)
-    min_depth: float = Field(gt=0)
-    max_depth: float | Literal["auto"]
+    bins: Annotated[int, whole(MIN_BINS, 4096)]
+    min_depth: Annotated[float, number(0, MOST_DEPTH, above=True)]
+    max_depth: Annotated[float | Literal["auto"], number(0, MOST_DEPTH, above=True, also=("auto",))]
     crop_name: Literal["auto", "eigen", "garg", "none"]
-    sigloss_warmup: int = Field(ge=0)
-    clip: float | None
+    sigloss_warmup: Steps
+    clip: Annotated[float | None, number(0, 1e6, above=True, also=(None,))]
+
+    @model_validator(mode="after")
+    def _a_range_of_depth(self) -> "DepthRecipe":
+        if self.max_depth != "auto" and self.min_depth >= self.max_depth:
+            raise ValueError(
+                f"wanted min_depth below max_depth, and they are {self.min_depth:g} and {self.max_depth:g}"
+            )
+        return self
 
 
 class StreamedRecipe(DenseRecipe):
     """What heads ask for that learn from a stream of random crops. `flip`: the share of pictures that are mirrored;
     `whole_map`: the loss is that of every labelled pixel, as published, and not that of `points` random ones."""
 
-    crop: Size | Literal["auto"]
-    flip: float = Field(ge=0, le=1)
-    whole_map: bool
+    crop: SizeOrAuto
+    flip: Annotated[float, number(0, 1)]
+    whole_map: Flag
+
+
+_MOST_OVERLAP = 16  # windows that begin in one: more would be a forward pass a pixel
 
 
 class StreamedSegmentationRecipe(SegmentationRecipe, StreamedRecipe):
@@ -89,18 +99,19 @@ class StreamedSegmentationRecipe(SegmentationRecipe, StreamedRecipe):
     changed at random; `window`, `stride`: of the sliding window that scores."""
 
     crop: Size
-    ratio: tuple[float, float]
-    most_of_one_class: float = Field(gt=0, le=1)
-    photometric: bool
+    ratio: Annotated[tuple[float, float], pair(0, 8)]
+    most_of_one_class: Annotated[float, number(0, 1, above=True)]
+    photometric: Flag
     window: Size
-    stride: Size
+    stride: Annotated[tuple[int, int], size(1, _SIDES[1])]
 
     @model_validator(mode="after")
     def _windows_meet(self) -> "StreamedSegmentationRecipe":
-        if any(step > side for step, side in zip(self.stride, self.window, strict=True)):
-            raise ValueError("a stride beyond the window would leave pixels out")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError("a ratio is two numbers above 0, the smaller one first")
+        pairs = list(zip(self.stride, self.window, strict=True))
+        if any(step > side for step, side in pairs):
+            raise ValueError("a stride beyond the window would leave pixels out; wanted one up to window")
+        if any(step * _MOST_OVERLAP < side for step, side in pairs):
+            raise ValueError(f"wanted a stride of 1/{_MOST_OVERLAP} of the window at least")
         return self
 
 
@@ -111,27 +122,21 @@ class StreamedDepthRecipe(DepthRecipe, StreamedRecipe):
     at which a whole picture is scored, auto is 480x640, for kitti 352x1216; `mirrored`: the mirrored picture counts too."""
 
     border: Literal["auto", "nyu", "kb", "none"]
-    rotate: float = Field(ge=0, le=180)
-    brightness: tuple[float, float] | Literal["auto"]
-    view: Size | Literal["auto"]
-    mirrored: bool
+    rotate: Annotated[float, number(0, 180)]
+    brightness: Annotated[tuple[float, float] | Literal["auto"], pair(0, 10, also=("auto",))]
+    view: SizeOrAuto
+    mirrored: Flag
 
 
 class ClassificationRecipe(Recipe):
     """k-NN at all of `k`, a linear head, and scikit-learn's logistic regression for at most `logreg_pictures` pictures;
-    `methods` says which."""
+    `methods` says which. `shots`: heads learn from so many pictures of every class."""
 
-    methods: tuple[Literal["knn", "linear", "logreg"], ...]
-    k: tuple[int, ...] = Field(min_length=1)
-    temperature: float = Field(gt=0)
-    logreg_pictures: int = Field(ge=0)
-    shots: int | None = Field(ge=1, default=None)
-
-    @model_validator(mode="after")
-    def _positive_k(self) -> "ClassificationRecipe":
-        if any(k < 1 for k in self.k):
-            raise ValueError("k is a whole number from 1")
-        return self
+    methods: Annotated[tuple[Literal["knn", "linear", "logreg"], ...], words(("knn", "linear", "logreg"))]
+    k: Annotated[tuple[int, ...], wholes(1, 1_000_000, 32)]
+    temperature: Annotated[float, number(1e-3, 1000)]
+    logreg_pictures: Annotated[int, whole(0, 1_000_000)]
+    shots: Annotated[int | None, whole(1, 1_000_000, also=(None,))] = None
 
 
 class ProtocolRecipe(Recipe):
@@ -139,19 +144,13 @@ class ProtocolRecipe(Recipe):
     patch of the last. `epochs` of the training pictures, where given, stand for `iterations`; `augment`: random crops, a forward
     each step; without, every picture goes through the model once."""
 
-    blocks: tuple[PositiveInt, ...] = Field(min_length=1)
-    pools: tuple[Literal["cls", "cls+mean"], ...] = Field(min_length=1)
-    epochs: PositiveInt | None
-    augment: bool
+    blocks: Annotated[tuple[int, ...], wholes(1, 1000, 16)]
+    pools: Annotated[tuple[Literal["cls", "cls+mean"], ...], words(("cls", "cls+mean"))]
+    epochs: Annotated[int | None, whole(1, 100_000, also=(None,))]
+    augment: Flag
 
     def steps(self, pictures: int) -> int:
         """How many there are with so many pictures to learn from."""
         if self.epochs is None:
             return self.iterations
         return max(1, round(self.epochs * pictures / min(self.batch_size, pictures)))
-
-    @model_validator(mode="after")
-    def _inputs_differ(self) -> "ProtocolRecipe":
-        if len(set(self.blocks)) < len(self.blocks) or len(set(self.pools)) < len(self.pools):
-            raise ValueError("something is given twice")
-        return self

@@ -36,6 +36,8 @@ class ProbeSettings:
     room: Path | None = None
     heads: Path | None = None
     """A file of trained heads to score in place of training."""
+    given: frozenset[str] = frozenset()
+    """The settings of the recipe that were asked for by name."""
 
 
 @dataclass
@@ -44,6 +46,8 @@ class ModelProbe:
 
     backbone: Backbone
     layers: tuple[int, ...]
+    kinds: tuple[str, ...] = ()
+    """Token kinds that were asked for, and that trained heads have."""
     rows: list[Row] = field(default_factory=list)
     per_image: list[pd.DataFrame] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -67,3 +71,5 @@ class Found:
     rates: dict[int, dict[str, float]] = field(default_factory=dict)
     heads: dict[tuple[int, int], LayerHeads] = field(default_factory=dict)
     shown: list[ProbedPicture] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    """What the layers of this process lack."""

@@ -77,6 +77,30 @@ def gain_rows(task: Scored, found: LayerScores, seed: int) -> list[Row]:
     return rows
 
 
+def jackknife(task: Scored, sums: Floats) -> dict[str, Floats]:
+    """What every picture contributes to the task's ratios of sums: {metric: [P,K]}, the mean over seeds.
+
+    Jackknife pseudo-values, shifted so that their mean is the score of all pictures: score - (P - 1) (score without the
+    picture - the mean of these). Their differences between two models therefore average to the difference of the two scores,
+    and vary from picture to picture as that difference does (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
+    chapter 11). Nothing for a single picture.
+
+    Args:
+        sums: [S,P,K,F], of pictures that have something to score.
+    """
+    pictures = sums.shape[1]
+    if not task.ratios or pictures < 2:
+        return {}
+    total = sums.sum(1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        whole, without = task.scores(total), task.scores(total - sums, total)
+    found = {}
+    for metric in task.ratios:
+        apart = without[metric] - without[metric].mean(1, keepdims=True)
+        found[metric] = (whole[metric] - (pictures - 1) * apart).mean(0)
+    return found
+
+
 def student(values: Floats) -> tuple[float | None, float | None]:
     """The 95 % interval of a mean by Student's t; None for fewer than two values."""
     if len(values) < 2:

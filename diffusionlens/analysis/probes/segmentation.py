@@ -29,10 +29,14 @@ class Segmentation:
     primary = "miou"
     higher_is_better = True
     right_or_wrong = False
+    ratios: tuple[str, ...] = ("miou", "pixel_accuracy")
     batch_norm = True
 
     def __init__(self, classes: int, points: int) -> None:
         self.outputs, self.count = classes, points
+
+    def labelled(self, target: Tensor) -> bool:
+        return bool((target != IGNORE).any())
 
     def points(
         self, targets: Sequence[Tensor], grid: tuple[int, int], generator: torch.Generator

@@ -118,7 +118,8 @@ class StoreRequest:
     device: torch.device
 
     def key(self, backbone: Backbone) -> str:
-        """Everything that the tokens depend on: weights, code of the model, preprocessing, pictures."""
+        """What the tokens depend on: the model (`model_digest`), how pictures are fitted, and the pictures. Versions of the code,
+        of timm and of torch are not in it."""
         digest = hashlib.sha256(model_digest(backbone).encode())
         facts = (_FORMAT, self.fit, self.pooled, self.target, self.source.spec)
         digest.update(repr(facts).encode("utf-8", "surrogateescape"))
@@ -127,7 +128,8 @@ class StoreRequest:
 
 
 def model_digest(backbone: Backbone) -> str:
-    """Of the weights, the model's code, its size and its preprocessing: what tokens of given pictures depend on."""
+    """Of the weights, the size, the preprocessing, the kind of attention and the printed form of the model, which has its modules
+    and their settings and not their code."""
     facts = (backbone.origin.attention, backbone.size, backbone.preprocessing, repr(backbone.model))
     digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape"))
     for name, value in sorted(backbone.model.state_dict().items()):
@@ -278,6 +280,12 @@ def _forward_all(
                 tokens = trace.tokens(layer)
                 patches = tokens.flat_patches.mean(1, keepdim=True) if request.pooled else tokens.flat_patches
                 joined = patches if tokens.cls is None else torch.cat([tokens.cls[:, None], patches], 1)
+                largest = float(joined.abs().max())
+                if not largest <= float(np.finfo(file.dtype).max):  # NaN is not either
+                    raise InputError(
+                        f"{backbone.label}: tokens of layer {layer} reach {largest:g}, beyond the numbers that they are kept in "
+                        f"({file.dtype}); the weights are out of all scale: check them with `diffusionlens check`"
+                    )
                 file[places] = joined.cpu().numpy()
             for sample in batch.samples:
                 value = {"mask": sample.mask, "depth": sample.depth}.get(request.target)

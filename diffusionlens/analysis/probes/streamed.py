@@ -11,15 +11,17 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.probes.geometry import Geometry, geometry_of
 from diffusionlens.analysis.probes.heads import LayerHeads
 from diffusionlens.analysis.probes.kinds import usable_kinds
+from diffusionlens.analysis.probes.labelled import nothing_to_learn, some_labelled, usable
 from diffusionlens.analysis.probes.recipe import StreamedRecipe
 from diffusionlens.analysis.probes.run import Found, ModelProbe, ProbeSettings
-from diffusionlens.analysis.probes.saved import take_heads
+from diffusionlens.analysis.probes.saved import SavedHeads
+from diffusionlens.analysis.probes.saved import left_out as left_out_of
 from diffusionlens.analysis.probes.scores import LayerScores
 from diffusionlens.analysis.probes.shown import SHOWN_KINDS, evenly_spaced, probed_picture
 from diffusionlens.analysis.probes.store import model_digest
 from diffusionlens.analysis.probes.stream import Seen, StreamSettings, meta_of, train_streamed
 from diffusionlens.analysis.probes.stream_scores import StreamedSums, score_streamed, view_outputs, viewed
-from diffusionlens.analysis.probes.training import DenseTask, best_rates, split_held_out
+from diffusionlens.analysis.probes.training import DenseTask, best_rates, only_rate, split_held_out
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError
@@ -36,6 +38,7 @@ def probe_streamed(
     test: PictureSource,
     train: PictureSource | None,
     settings: ProbeSettings,
+    saved: SavedHeads | None,
     device: torch.device,
     progress: Progress,
     processes: Processes,
@@ -51,22 +54,25 @@ def probe_streamed(
     rates: dict[int, dict[str, float]] = {}
     with processes.together(), enough_memory(f"{chunk} views at a time on {device}", "give a smaller --batch-size"):
         geometry = geometry_of(recipe, backbone, train, test)
-        pictures = min(len(source) for source in (test, train) if source is not None)
-        kinds, left_out = usable_kinds(settings.kinds, has_cls=backbone.has_cls, pictures=pictures)
+        pictures = min(usable(source, 2) for source in (test, train) if source is not None)
+        kinds, left_out = usable_kinds(run.kinds, has_cls=backbone.has_cls, pictures=pictures)
         run.left_out += [LeftOut(kind, reason) for kind, reason in left_out.items()]
         if not kinds:
             raise InputError(f"{backbone.label}: none of the token kinds can be had ({'; '.join(left_out.values())})")
         backbone.set_size(geometry.scored)
         digest = model_digest(backbone)
-        if settings.heads is not None:
-            saved, kinds = take_heads(settings.heads, run, task, test, settings, digest, device)
-            mine = run.layers[processes.rank :: processes.count]
-            heads = {layer: list(saved.of_layer(layer)[0].values()) for layer in mine}
-            rates = {layer: saved.of_layer(layer)[1] for layer in mine}
+        mine = run.layers[processes.rank :: processes.count]
+        if saved is not None:
+            taken = {layer: saved.of_layer(layer, kinds) for layer in mine}
+            heads = {layer: list(own.values()) for layer, (own, _) in taken.items() if own}
+            rates = {layer: own for layer, (_, own) in taken.items()}
         else:
             assert train is not None
-            mine = run.layers[processes.rank :: processes.count]
             heads, rates = _trained(run, task, train, mine, kinds, settings, geometry, stream, seen)
+        gone = []
+        for layer in mine:
+            there = heads[layer][0].kinds if layer in heads else ()
+            gone += left_out_of(kinds, there, layer, recipe.rates, saved)
         sums = StreamedSums()
         if heads:
             everything = range(len(test))
@@ -75,17 +81,19 @@ def probe_streamed(
                 task, backbone, heads, test, everything, geometry.fit, settings.seed, stream, seen["scored"]
             )
             if not sums.indices:
-                first = next((": ".join(entry) for entry in seen["scored"].skipped.values()), "no picture")
-                raise InputError(f"{test.label} has no picture to probe with (first: {first})")
+                reason = next((": ".join(entry) for entry in seen["scored"].skipped.values()), "no picture")
+                raise InputError(f"{test.label} has no picture to probe with (first: {reason})")
         trained_seconds = time.monotonic() - started
-        found = Found(sums.names, _info(task, test, train, sums.names, sums.labels, seen), {}, digest, rates=rates)
+        info = _info(task, test, train, sums.names, sums.labels, seen)
+        found = Found(sums.names, info, {}, digest, rates=rates, left_out=gone)
         for layer, own in heads.items():
-            found.scored.append((layer, task, LayerScores(layer, kinds, sums.sums[layer][:, :, :, 0].double().numpy())))
+            found.scored.append(
+                (layer, task, LayerScores(layer, own[0].kinds, sums.sums[layer][:, :, :, 0].double().numpy()))
+            )
             found.heads |= {(layer, seed): head for seed, head in enumerate(own)}
         if run.layers[-1] in heads:
-            found.shown = _shown(
-                run, task, heads[run.layers[-1]][0], kinds, test, sums, geometry, stream, settings.seed
-            )
+            first = heads[run.layers[-1]][0]
+            found.shown = _shown(run, task, first, first.kinds, test, sums, geometry, stream, settings.seed)
         backbone.to(torch.device("cpu"))
     found.facts = {
         "backbone_forwards": sum(part.forwards for part in seen.values()),
@@ -112,6 +120,8 @@ def _trained(
     if not layers:
         return {}, {}
     learn, held_out = split_held_out(len(train), recipe, settings.seed)
+    if not some_labelled(task, train, learn):
+        raise nothing_to_learn(task, train.label)
     by_seed = [
         train_streamed(
             task, run.backbone, train, learn, layers, kinds, recipe, geometry.crops(seed), geometry.padding, seed,
@@ -120,17 +130,22 @@ def _trained(
         for seed in range(settings.seed, settings.seed + settings.seeds)
     ]  # fmt: skip
     heads = {layer: [own[layer] for own in by_seed] for layer in layers}
-    chosen = {layer: [0] * len(kinds) for layer in layers}
+    finite = {layer: torch.stack([head.finite() for head in own]).all(0) for layer, own in heads.items()}
+    chosen = {layer: only_rate(own) for layer, own in finite.items()}
     if held_out:
         sums = score_streamed(
             task, run.backbone, heads, train, held_out, geometry.fit, settings.seed, stream, seen["held out"]
         )
-        chosen = {layer: best_rates(task, own) for layer, own in sums.sums.items()}
-    taken = {layer: [head.select(chosen[layer]) for head in own] for layer, own in heads.items()}
+        if not sums.indices:
+            raise InputError(
+                f"{train.label} has no readable picture among those held out; give one rate with --set rates"
+            )
+        chosen = {layer: best_rates(task, own, finite[layer]) for layer, own in sums.sums.items()}
     rates = {
-        layer: {kind: recipe.rates[place] for kind, place in zip(kinds, own, strict=True)}
+        layer: {kind: recipe.rates[place] for kind, place in zip(kinds, own, strict=True) if place is not None}
         for layer, own in chosen.items()
     }
+    taken = {layer: [head.select(chosen[layer]) for head in own] for layer, own in heads.items() if rates[layer]}
     return taken, rates
 
 
@@ -142,7 +157,9 @@ def _info(
     learned = Seen(skipped=seen["learned"].skipped | seen["held out"].skipped, notes=seen["learned"].notes)
     there = [] if train is None else [train.name(index) for index in range(len(train))]
     return {
-        "train": meta_of([name for name in there if name not in learned.skipped], learned),
+        "train": meta_of(
+            [name for name in there if name not in learned.skipped], learned
+        ),  # not asked for without train
         "test": meta_of(names, seen["scored"]),
         "absent": absent if task.name == "segmentation" else [],
     }

@@ -23,13 +23,15 @@ Bools = NDArray[np.bool_]
 
 class Scored(Protocol):
     """How a task makes numbers of sums over pictures. `scores` takes sums [..., F] and gives every metric as [...]; where the
-    sums are of a resample, `whole` are those of all pictures. `right_or_wrong`: every picture is, and a score is a proportion."""
+    sums are of a resample, `whole` are those of all pictures. `right_or_wrong`: every picture is, and a score is a proportion.
+    `ratios`: metrics that are no mean over pictures."""
 
     name: str
     metrics: tuple[str, ...]
     primary: str
     higher_is_better: bool
     right_or_wrong: bool
+    ratios: tuple[str, ...]
 
     def scores(self, sums: Floats, whole: Floats | None = None) -> dict[str, Floats]: ...
     def counts(self, sums: Floats) -> Bools: ...
@@ -38,11 +40,12 @@ class Scored(Protocol):
 class DenseTask(Scored, Protocol):
     """A task whose heads answer at every place: `points` draws places with labels, whose losses are [K,R]; `map_loss` is one
     head's over all pixels; `tally` gives one picture's sums [K,R,F], `merged` and `tally_map` the same of one head's views;
-    `predict_map` is what people are shown."""
+    `predict_map` is what people are shown; `labelled` says whether a mask or depth map has anything to learn from."""
 
     outputs: int
     batch_norm: bool
 
+    def labelled(self, target: Tensor) -> bool: ...
     def points(
         self, targets: Sequence[Tensor], grid: tuple[int, int], generator: torch.Generator
     ) -> tuple[Tensor, ...]: ...
@@ -72,21 +75,41 @@ def split_held_out(
 ) -> tuple[list[int], list[int]]:
     """Places of the pictures to learn from, and of those held out to choose a rate by (none where there is one rate).
 
+    With `labels`, every class gives its share, and keeps the larger part of its pictures. Where all classes are too small for
+    that, those of two give one, and where none has two, any picture is held out.
+
     Raises:
         InputError: too few pictures are left to fill the smallest batch.
     """
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
-    if labels is not None:  # every class in turn, so that both parts have all of them
-        turn: dict[int, int] = {}
-        keys = {}
-        for place in order:
-            turn[labels[place]] = turn.get(labels[place], -1) + 1
-            keys[place] = turn[labels[place]]
-        order.sort(key=lambda place: -keys[place])
-    kept_out = max(1, round(recipe.held_out * count)) if len(recipe.rates) > 1 else 0
-    if count - kept_out < 2:
+    several = len(recipe.rates) > 1
+    if count < 2 + several:
         raise InputError(f"{count} training pictures are too few; wanted 3 at least, or 2 with a single rate")
-    return sorted(order[kept_out:]), sorted(order[:kept_out])
+    wanted = min(max(1, round(recipe.held_out * count)), count - 2) if several else 0
+    held_out = order[:wanted]
+    if labels is not None and wanted:
+        held_out = _from_every_class(order, labels, recipe.held_out, wanted) or held_out
+    kept = set(held_out)
+    return [place for place in range(count) if place not in kept], sorted(held_out)
+
+
+def _from_every_class(order: Sequence[int], labels: Sequence[int], share: float, wanted: int) -> list[int]:
+    """`wanted` places, or as many as can be had, from all classes in proportion (largest remainders); [] where each has but one
+    picture."""
+    members: dict[int, list[int]] = {}
+    for place in order:
+        members.setdefault(labels[place], []).append(place)
+    most = {label: (len(own) - 1) // 2 for label, own in members.items()}
+    if not any(most.values()):
+        most = {label: len(own) - 1 for label, own in members.items()}
+    taken = {label: min(int(share * len(own)), most[label]) for label, own in members.items()}
+    while sum(taken.values()) < wanted:
+        room = [label for label in members if taken[label] < most[label]]
+        if not room:
+            break
+        # the class that is furthest below its share; the first of equal ones, in the random order
+        taken[max(room, key=lambda label: share * len(members[label]) - taken[label])] += 1
+    return [place for label, own in members.items() for place in own[: taken[label]]]
 
 
 def optimizer_of(heads: LayerHeads, recipe: Recipe, clip: float | None) -> SideBySide:
@@ -159,9 +182,35 @@ def grid_outputs(
     return [own(tokens, flat)[0].unflatten(0, tokens.patches.shape[1:3]) for own in heads]
 
 
-def best_rates(task: Scored, sums: Tensor) -> list[int]:
-    """For every kind the rate that scores best on held-out sums [seeds,P,K,R,F], all seeds together; the first wins a tie."""
-    scores = task.scores(sums.double().sum(1).cpu().numpy())[task.primary].mean(0)
+def best_rates(task: Scored, sums: Tensor, finite: Tensor) -> list[int | None]:
+    """For every kind the rate that scores best on held-out sums [seeds,P,K,R,F], all seeds together; the first wins a tie.
+
+    Args:
+        finite: [K,R], the heads that have not diverged in any seed; of a kind that has none, the answer is None.
+
+    Raises:
+        InputError: no held-out picture has anything to score.
+    """
+    found = sums.double().cpu().numpy()
+    if not task.counts(found).any():
+        raise InputError(
+            "the training pictures that were held out have nothing to score; give more of them, or one rate with --set rates"
+        )
+    scores = task.scores(found.sum(1))[task.primary].mean(0)
     worst = -np.inf if task.higher_is_better else np.inf
-    scores = np.where(np.isnan(scores), worst, scores)
-    return [int(place) for place in (scores.argmax(-1) if task.higher_is_better else scores.argmin(-1))]
+    usable = finite.numpy() & np.isfinite(scores)
+    scores = np.where(usable, scores, worst)
+    best = scores.argmax(-1) if task.higher_is_better else scores.argmin(-1)
+    return [int(place) if there.any() else None for place, there in zip(best, usable, strict=True)]
+
+
+def only_rate(finite: Tensor) -> list[int | None]:
+    """The same where there is a single rate: nothing is chosen, but diverged heads are not taken. `finite` is [K,1]."""
+    return [0 if there else None for there in finite[:, 0].tolist()]
+
+
+def diverged(kind: str, layer: int, rates: Sequence[float]) -> tuple[str, str]:
+    """What is left out, and why."""
+    told = ", ".join(f"{rate:g}" for rate in rates)
+    which = f"rate {told}" if len(rates) == 1 else f"every rate ({told})"
+    return f"{kind} of layer {layer}", f"its heads diverge at {which}; give smaller ones with --set rates"

@@ -45,7 +45,8 @@ def scored(
         train_dense(task, store, learn, 0, KINDS, recipe, seed, torch.device("cpu"), lambda: None)
         for seed in range(seeds)
     ]  # type: ignore[arg-type]
-    chosen = best_rates(task, evaluate_dense(task, train, store, held_out, 0, 0, lambda: None))  # type: ignore[arg-type]
+    sums = evaluate_dense(task, train, store, held_out, 0, 0, lambda: None)  # type: ignore[arg-type]
+    chosen = best_rates(task, sums, train[0].finite())
     heads = [own.select(chosen) for own in train]
     sums = evaluate_dense(task, heads, store, range(count, len(store)), 0, 0, lambda: None)[:, :, :, 0]  # type: ignore[arg-type]
     found = LayerScores(0, KINDS, sums.double().numpy())

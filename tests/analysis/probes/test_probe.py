@@ -38,9 +38,7 @@ def test_cached_tokens_and_saved_heads_give_the_same_numbers(tmp_path: Path) -> 
     assert second.measurement.manifest["backbone_forwards"] == 0
     assert second.measurement.results.equals(first.measurement.results)
     heads = tmp_path / "one" / "heads" / "t.safetensors"
-    third = probe(
-        "segmentation", MODEL, TEST, None, heads=heads, layers="0,12", cache=tmp_path / "cache", options=QUICK
-    )
+    third = probe("segmentation", MODEL, TEST, None, heads=heads, layers="0,12", cache=tmp_path / "cache")
     assert third is not None
     np.testing.assert_allclose(third.measurement.results["value"], first.measurement.results["value"])
     with pytest.raises(InputError, match="other weights or another size"):
