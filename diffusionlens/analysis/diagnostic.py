@@ -1,7 +1,7 @@
 """The contract of every diagnostic: fed batch by batch from one forward pass, asked for its table at the end."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -69,6 +69,10 @@ class Column:
     token: str | None = None
     kind: Literal["mean", "proportion"] = "mean"
     scale: float = 1.0
+
+
+Part = tuple[Sequence[Column], Floats, Floats]
+"""Columns with numerator and denominator, [pictures, columns]; a picture that does not count has 0 in both."""
 
 
 @dataclass(frozen=True)
@@ -163,22 +167,30 @@ class Diagnostic(Metric):
         index = _joined(self.index)
         return [] if index is None else sorted(index.tolist())
 
-    def ordered(self, state: str) -> Tensor | None:
+    def ordered(self, state: str, columns: slice = slice(None)) -> Tensor | None:
         """A list state as one tensor, pictures in the order of the data set; None when no picture came."""
-        values, index = _joined(getattr(self, state)), _joined(self.index)
+        values, index = _joined(getattr(self, state), columns), _joined(self.index)
         return None if values is None or index is None else values[index.argsort()]
 
-    def series(self) -> tuple[Sequence[Column], Floats, Floats]:
-        """Columns with numerator and denominator [pictures, columns]; subclasses may add derived columns."""
-        numerator, denominator = self.ordered("numerator"), self.ordered("denominator")
+    def recorded(self, columns: slice = slice(None)) -> Part:
+        """What `record` got, of some of the columns."""
+        named = self.columns[columns]
+        numerator, denominator = self.ordered("numerator", columns), self.ordered("denominator", columns)
         if numerator is None or denominator is None:
-            empty = np.zeros((0, len(self.columns)))
-            return self.columns, empty, empty
-        return self.columns, numerator.double().numpy(), denominator.double().numpy()
+            empty = np.zeros((0, len(named)))
+            return named, empty, empty
+        return named, numerator.double().numpy(), denominator.double().numpy()
+
+    def series(self) -> Iterator[Part]:
+        """Columns with numerator and denominator [pictures, columns], in parts that fit into memory; subclasses may add
+        derived columns."""
+        yield self.recorded()
 
     def table(self) -> list[Row]:
         """Every metric's rows, those of several heads also averaged as head "mean"."""
-        columns, numerator, denominator = self.series()
+        return [row for part in self.series() for row in self._rows(*part)]
+
+    def _rows(self, columns: Sequence[Column], numerator: Floats, denominator: Floats) -> list[Row]:
         low, high = bootstrap_ratio(numerator, denominator, self.context.seed)
         rows = []
         for place, column in enumerate(columns):
@@ -194,23 +206,24 @@ class Diagnostic(Metric):
             rows.append(_row(self.name, column, value, bounds, n))
         return rows
 
-    def per_image(self) -> tuple[Sequence[Column], Floats]:
-        """Columns and values [pictures, columns] of per_image.csv.gz, rows in the order of `order`."""
-        columns, numerator, denominator = self.series()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            values = np.where(denominator > 0, numerator / denominator, np.nan)
-        scale = np.array([column.scale for column in columns])
-        return columns, values * scale
+    def per_image(self) -> Iterator[tuple[Sequence[Column], Floats]]:
+        """Columns and values [pictures, columns] of per_image.csv.gz in parts, rows in the order of `order`."""
+        for columns, numerator, denominator in self.series():
+            with np.errstate(invalid="ignore", divide="ignore"):
+                values = np.where(denominator > 0, numerator / denominator, np.nan)
+            yield columns, values * np.array([column.scale for column in columns])
 
     def compute(self) -> list[Row]:
         return self.table()
 
 
-def _joined(state: list[Tensor] | Tensor) -> Tensor | None:
+def _joined(state: list[Tensor] | Tensor, columns: slice = slice(None)) -> Tensor | None:
     """A list state is a list before it is gathered from the processes, and a tensor after."""
     if isinstance(state, Tensor):
-        return state if state.numel() else None
-    return torch.cat(state) if state else None
+        state = [state] if state.numel() else []
+    if not state:
+        return None
+    return torch.cat(state if columns == slice(None) else [part[:, columns] for part in state])
 
 
 def _row(analysis: str, column: Column, value: float, bounds: tuple[float, float], n: int) -> Row:

@@ -22,6 +22,7 @@ from diffusionlens.errors import InputError
 from diffusionlens.material import SamplePicture
 from diffusionlens.memory import enough_memory
 from diffusionlens.models.backbone import Backbone
+from diffusionlens.per_image import PerImage
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is going on, pictures done, pictures in all)."""
@@ -74,8 +75,8 @@ def measure(
         if results.empty:
             raise InputError(_nothing(runs, source))
         manifest = manifest_of(runs, source, settings, indices, device, processes, time.monotonic() - started)
-        per_image = pd.concat([per_image_of(run, source) for run in runs], ignore_index=True)
-        return Measurement(results, per_image, material_of(runs), manifest)
+        pictures = PerImage.joined([per_image_of(run, source) for run in runs])
+        return Measurement(results, pictures, material_of(runs), manifest)
 
 
 def _nothing(runs: Sequence[Run], source: PictureSource) -> str:

@@ -1,6 +1,6 @@
 """`norms`: how long the tokens are, and which patch tokens are outliers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options
+from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options, Part
 from diffusionlens.analysis.intervals import Floats
 from diffusionlens.analysis.norm_outliers import mad_threshold, valley_threshold
 from diffusionlens.analysis.regions import background_patches
@@ -122,11 +122,11 @@ class Norms(Diagnostic):
             f"fixed={self.options.fixed:g}": self.options.fixed,
         }
 
-    def series(self) -> tuple[Sequence[Column], Floats, Floats]:
+    def series(self) -> Iterator[Part]:
         """The recorded series, and behind them those that need the thresholds of the whole data set."""
-        columns, numerator, denominator = super().series()
-        if len(numerator) == 0:
-            return columns, numerator, denominator
+        yield from super().series()
+        if not self.order:
+            return
         cosine, background = self.ordered("neighbor_cos"), self.ordered("background")
         near = None if cosine is None else cosine.double().numpy()
         extra: list[tuple[Column, Floats, Floats]] = []
@@ -146,11 +146,8 @@ class Norms(Diagnostic):
                     column = Column("outlier_background_share", layer, token=rule)
                     hidden = (outlier & background.numpy()).sum(1).astype(float)
                     extra.append((column, hidden, outlier.sum(1).astype(float)))
-        return (
-            [*columns, *(column for column, _, _ in extra)],
-            np.column_stack([numerator, *(above for _, above, _ in extra)]),
-            np.column_stack([denominator, *(below for _, _, below in extra)]),
-        )
+        columns, above, below = zip(*extra, strict=True)
+        yield list(columns), np.column_stack(above), np.column_stack(below)
 
     def table(self) -> list[Row]:
         rows = super().table()

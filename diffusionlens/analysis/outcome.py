@@ -20,7 +20,8 @@ from diffusionlens.analysis.run import Run, Settings
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.material import ModelMaterial
 from diffusionlens.memory import peak_memory
-from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, Row, tidy, to_frame
+from diffusionlens.per_image import Block, PerImage, Series
+from diffusionlens.results import COLUMNS, Row, tidy, to_frame
 
 
 def rows_of(diagnostics: Sequence[Diagnostic]) -> list[Row]:
@@ -38,30 +39,19 @@ def table_of(run: Run, source: PictureSource) -> pd.DataFrame:
     return to_frame(rows, run.backbone.label, source.label) if rows else tidy(pd.DataFrame(columns=COLUMNS))
 
 
-def per_image_of(run: Run, source: PictureSource) -> pd.DataFrame:
+def per_image_of(run: Run, source: PictureSource) -> PerImage:
     """Per-picture values of every series that is not of a single head."""
     parts = []
     for diagnostic in run.diagnostics:
-        columns, values = diagnostic.per_image()
         names = np.array([source.name(index) for index in diagnostic.order], dtype=object)
-        for place, column in enumerate(columns):
-            if isinstance(column.head, int):
-                continue
-            defined = ~np.isnan(values[:, place])
-            part = pd.DataFrame({"name": names[defined], "value": values[defined, place]})
-            parts.append(
-                part.assign(
-                    analysis=diagnostic.name,
-                    metric=column.metric,
-                    layer=column.layer,
-                    head=column.head or "",
-                    token=column.token or "",
-                )
-            )
-    if not parts:
-        return pd.DataFrame(columns=PER_IMAGE_COLUMNS)
-    frame = pd.concat(parts, ignore_index=True).assign(model=run.backbone.label, data=source.label)
-    return frame[PER_IMAGE_COLUMNS]
+        for columns, values in diagnostic.per_image():
+            kept = [place for place, column in enumerate(columns) if not isinstance(column.head, int)]
+            series = [
+                Series(column.metric, column.layer, str(column.head or ""), column.token or "")
+                for column in (columns[place] for place in kept)
+            ]
+            parts.append(Block(run.backbone.label, source.label, diagnostic.name, series, names, values[:, kept]))
+    return PerImage(parts)
 
 
 def material_of(runs: list[Run]) -> list[ModelMaterial]:

@@ -10,6 +10,7 @@ from diffusionlens.data.batches import Skipped
 from diffusionlens.data.transform import Fit
 from diffusionlens.material import ModelMaterial, SamplePicture
 from diffusionlens.models.backbone import Backbone
+from diffusionlens.per_image import PerImage
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,14 @@ class Measurement:
     """What came out: the tidy table, per-picture values, material for figures (one entry a model), the manifest."""
 
     results: pd.DataFrame
-    per_image: pd.DataFrame
+    pictures: PerImage
     material: list[ModelMaterial]
     manifest: dict[str, Any]
+
+    @property
+    def per_image(self) -> pd.DataFrame:
+        """The per-picture values as the table that is written; made anew each time, and large for many pictures."""
+        return self.pictures.frame()
 
 
 @dataclass

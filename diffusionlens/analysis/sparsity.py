@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options
+from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options, Part
 from diffusionlens.analysis.intervals import Floats
 from diffusionlens.analysis.regions import object_patches
 from diffusionlens.analysis.row_sums import TOP, RowSums, map_sums, mean_of_defined
 from diffusionlens.capture import AttentionBlock, Trace
 from diffusionlens.data.sample import Batch
+
+_NUMBERS = 2**22  # of all pictures, that the table takes up at once: 32 MiB, some times over
 
 _SPREAD = (
     "support",
@@ -144,21 +146,30 @@ class Sparsity(Diagnostic):
             numbers.append(torch.where(inside, (mass - on_objects).clamp(min=0), torch.nan).nanmean(-1)[None])
         return torch.cat(numbers).movedim(0, -1)
 
-    def series(self) -> tuple[Sequence[Column], Floats, Floats]:
+    def series(self) -> Iterator[Part]:
         """The heads' series, and behind them their average as head "mean"."""
-        columns, numerator, denominator = super().series()
-        shape = (len(numerator), len(self.layers), self.context.backbone.heads, len(self.series_of_a_head))
+        of_a_layer = self.context.backbone.heads * len(self.series_of_a_head)
+        at_once = max(1, _NUMBERS // (of_a_layer * max(1, len(self.order))))
+        parts = [range(start, min(start + at_once, len(self.layers))) for start in range(0, len(self.layers), at_once)]
+        for part in parts:
+            yield self.recorded(slice(part.start * of_a_layer, part.stop * of_a_layer))
+        for part in parts:
+            _, numerator, denominator = self.recorded(slice(part.start * of_a_layer, part.stop * of_a_layer))
+            yield self._means([self.layers[place] for place in part], numerator, denominator)
+
+    def _means(self, layers: Sequence[int], numerator: Floats, denominator: Floats) -> Part:
+        """Averages over the heads that a picture counts in, of some layers."""
+        shape = (len(numerator), len(layers), self.context.backbone.heads, len(self.series_of_a_head))
         values = np.where(denominator > 0, numerator, np.nan).reshape(shape)
         counted = ~np.isnan(values).all(2)
         mean = np.where(counted, np.nansum(values, 2) / np.maximum((~np.isnan(values)).sum(2), 1), 0).reshape(
             len(numerator), -1
         )
-        means = [
+        columns = [
             replace(Column(metric, layer, None, token), head="mean")
-            for layer, (metric, token) in product(self.layers, self.series_of_a_head)
+            for layer, (metric, token) in product(layers, self.series_of_a_head)
         ]
-        weight = counted.reshape(len(numerator), -1).astype(np.float64)
-        return [*columns, *means], np.hstack([numerator, mean]), np.hstack([denominator, weight])
+        return columns, mean, counted.reshape(len(numerator), -1).astype(np.float64)
 
 
 def _spread(sums: RowSums) -> tuple[Tensor, ...]:

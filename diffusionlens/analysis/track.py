@@ -16,6 +16,7 @@ from diffusionlens.data.sample import PictureSource
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 from diffusionlens.models.run_directory import is_run, list_weights
+from diffusionlens.per_image import PerImage
 from diffusionlens.spec import expand_path, parse_spec
 
 
@@ -167,5 +168,5 @@ def join(parts: Sequence[Measurement], moments: Sequence[Moment]) -> Track:
         for moment in moments
     ]
     results = pd.concat([part.results for part in parts], ignore_index=True)
-    per_image = pd.concat([part.per_image for part in parts], ignore_index=True)
-    return Track(Measurement(results, per_image, [], manifest), list(moments))
+    pictures = PerImage.joined([part.pictures for part in parts])
+    return Track(Measurement(results, pictures, [], manifest), list(moments))

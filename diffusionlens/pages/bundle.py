@@ -50,6 +50,6 @@ def _write_compressed(measurement: Measurement, path: Path) -> None:
     """The same bytes for the same values: gzip's time stamp is left out."""
     with path.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         text = io.TextIOWrapper(packed, encoding="utf-8", errors=_ESCAPE, newline="")
-        measurement.per_image.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
+        measurement.pictures.write(text)
         text.flush()
         text.detach()

@@ -19,6 +19,7 @@ from diffusionlens.pages.numbers import short, with_interval
 from diffusionlens.pages.page import cell
 from diffusionlens.pages.tables import write_formats
 from diffusionlens.pages.template import Facts, Page, Table, render
+from diffusionlens.per_image import PerImage
 from diffusionlens.results import write_table
 
 _FINDINGS_NOTE = (
@@ -50,7 +51,7 @@ def write_comparison(comparison: Comparison, out: Path | str, command: str = "")
         write_formats(comparison_table(comparison, intervals=False), table, directory / "tables", "comparison")
         write_table(comparison.differences, directory / "tables" / "differences.csv")
         page = render(_page(comparison, manifest, figures, table))
-        write_measured(Measurement(comparison.results, comparison.per_image, [], manifest), page, directory)
+        write_measured(Measurement(comparison.results, PerImage([comparison.per_image]), [], manifest), page, directory)
     return Path(out).expanduser().resolve() / "index.html"
 
 

@@ -14,6 +14,7 @@ from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 from diffusionlens.models.run_directory import list_weights
 from diffusionlens.pages.track import write_track
+from diffusionlens.per_image import PerImage
 from diffusionlens.results import read_table
 
 FOLDER = "diagnostics"
@@ -82,4 +83,4 @@ def read_track(directory: Path, run: str, before: int) -> Track | None:
     for frame in (results, per_image):
         chosen = frame[frame["model"].isin(list(old))].copy()  # the run may have been given another name meanwhile
         kept.append(chosen.assign(model=chosen["model"].map(old)).reset_index(drop=True))
-    return Track(Measurement(kept[0], kept[1], [], manifest), moments)
+    return Track(Measurement(kept[0], PerImage([kept[1]]), [], manifest), moments)

@@ -173,7 +173,7 @@ def _teller(finished: Finished, own: Measurement, found: Finding) -> str:
         (name, section)
         for name in job.sections
         if isinstance(section := finished.plan.sections[name], MeasureSection | ProbeSection)
-        and analyses & set(_names(section))
+        and (not found.rows or analyses & set(_names(section)))  # a remark on the whole job is of its first section
     ]
     drawing = [name for name, section in asking if found.figure in section.figures]
     return (drawing or [name for name, _ in asking])[0]

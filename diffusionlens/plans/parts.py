@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from diffusionlens import material
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.explorer import packed
+from diffusionlens.per_image import PerImage
 from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS
 
 _TEXTS = ("model", "data", "name", "analysis", "metric", "head", "token")
@@ -46,7 +47,7 @@ def read_part(place: Path) -> Measurement | None:
             shown = [_rebuilt(entry, dict(arrays)) for entry in plain["material"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Measurement(results, per_image, shown, plain["manifest"])
+    return Measurement(results, PerImage([per_image]), shown, plain["manifest"])
 
 
 def _read_frame(path: Path, columns: list[str]) -> pd.DataFrame:

@@ -13,8 +13,9 @@ from diffusionlens.pages.directory import whole_directory
 from diffusionlens.pages.findings import Finding
 from diffusionlens.pages.page import facts_of_data, facts_of_model, unmeasured
 from diffusionlens.pages.template import Facts, Page, render
+from diffusionlens.per_image import PerImage
 from diffusionlens.plans.content import Content, Finished, content_of
-from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS
+from diffusionlens.results import COLUMNS
 
 _FINDINGS_NOTE = (
     "Ranges in brackets are 95 % intervals. Differences to the baseline are over the pictures that both have, each with itself "
@@ -39,15 +40,9 @@ def write_report(
         (directory / "tables").mkdir()
         content = content_of(finished, directory)
         _write_captions(content, directory)
-        frames = [(own.results, own.per_image) for own in finished.done]
-        joined = Measurement(
-            pd.concat([results for results, _ in frames], ignore_index=True)[COLUMNS],
-            pd.concat([values for _, values in frames if len(values)] or [frames[0][1]], ignore_index=True)[
-                PER_IMAGE_COLUMNS
-            ],
-            [],
-            manifest,
-        )
+        results = pd.concat([own.results for own in finished.done], ignore_index=True)[COLUMNS]
+        pictures = PerImage.joined([own.pictures for own in finished.done])
+        joined = Measurement(results, pictures, [], manifest)
         write_measured(joined, render(_page(finished, content, manifest)), directory)
     return Path(out).expanduser().resolve() / "index.html", _unique([*content.first, *content.against])
 

@@ -171,7 +171,7 @@ def test_hit_for_hit_on_voc(shared_data: Path) -> None:
                 hit = released_hits(cosine[place], annotation, 14, 224)
                 if hit is not None:
                     expected[layer].append(hit)
-    columns, values = diagnostic.per_image()
+    ((columns, values),) = diagnostic.per_image()
     for place, column in enumerate(columns):
         if column.metric == "pib":
             found = values[:, place][~np.isnan(values[:, place])] > 50

@@ -117,7 +117,7 @@ def test_names_stay_inert(measurement: Measurement, tmp_path: Path) -> None:
     manifest["models"][0] |= {"label": EVIL, "notes": [EVIL], "dropped": [[EVIL, EVIL]], "spec": EVIL}
     manifest["left_out"] = [{"model": EVIL, "what": EVIL, "reason": EVIL}]
     evil = Measurement(
-        measurement.results.assign(model=EVIL, data=EVIL), measurement.per_image, measurement.material, manifest
+        measurement.results.assign(model=EVIL, data=EVIL), measurement.pictures, measurement.material, manifest
     )
     out = write_bundle(evil, tmp_path / "out")
     page = Page(out.read_text())

@@ -8,6 +8,7 @@ import pytest
 
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.material import ModelMaterial, NormHistogram, ProvenanceMap, SamplePicture
+from diffusionlens.per_image import PerImage
 from diffusionlens.plans.parts import read_part, save_part
 from diffusionlens.results import PER_IMAGE_COLUMNS, Row, to_frame
 
@@ -30,7 +31,9 @@ def measurement() -> Measurement:
         {2: NormHistogram(np.arange(3.0), np.ones(2), {"mad": 1.5})}, [],
         [ProvenanceMap("p", 1, "object", (0, 1), (8, 8), picture.image, picture.boxes, np.ones((2, 2), np.float32))],
     )  # fmt: skip
-    return Measurement(to_frame(rows, ODD, "d"), per_image, [shown], {"models": [{"label": ODD}], "x": None})
+    return Measurement(
+        to_frame(rows, ODD, "d"), PerImage([per_image]), [shown], {"models": [{"label": ODD}], "x": None}
+    )
 
 
 def _texts(frame: pd.DataFrame) -> pd.DataFrame:

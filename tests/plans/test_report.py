@@ -15,6 +15,7 @@ import diffusionlens
 from diffusionlens.cli import main
 from diffusionlens.comparison.paired import paired_differences
 from diffusionlens.errors import InputError
+from diffusionlens.pages.findings import Finding
 from diffusionlens.results import read_table
 from tests.plans.tiny import DATA, TRAIN, write_models, write_plan
 
@@ -33,7 +34,11 @@ def models(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(folder: Path, models: list[str]) -> diffusionlens.api.Reported:
-    return diffusionlens.report(write_plan(folder), models, DATA, folder / "out", train=TRAIN, size="32")
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # five steps choose no rate; what is said of chosen ones is tested elsewhere
+        patch.setattr("diffusionlens.plans.content.probe_remarks", lambda manifest: [Finding("A remark.", "one")])
+        return diffusionlens.report(write_plan(folder), models, DATA, folder / "out", train=TRAIN, size="32")
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +152,7 @@ def test_the_page_is_whole(made: diffusionlens.api.Reported, out: Path) -> None:
     assert places == sorted(places)  # what was found comes first
     assert any(found.model == "two_b" and "one" in found.text for found in made.findings)
     assert 'id="h-explorer">Look inside' in text
+    assert text.count("one: scenes: A remark.") == 1  # of two sections that share the job
     assert "Nothing here is of the data of the published table" in text  # scenes have no published number
     assert not re.search(r"\d+ s<", text)  # no times, so that the page is the same after an interruption
 

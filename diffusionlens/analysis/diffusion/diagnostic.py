@@ -1,6 +1,6 @@
 """`diffusion`: leakage, spread and provenance as one diagnostic, since they change the same pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut
+from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Part
 from diffusionlens.analysis.diffusion.background import RINGS, background, ring_masks, rings
 from diffusionlens.analysis.diffusion.erase import boxed_pixels, erase
 from diffusionlens.analysis.diffusion.leakage import Readings, leakage_series, mean_background, read_labels
@@ -23,7 +23,6 @@ from diffusionlens.analysis.diffusion.provenance import (
 )
 from diffusionlens.analysis.diffusion.spread import find_donor, responses, ring_means
 from diffusionlens.analysis.diffusion.swap import main_box, swap
-from diffusionlens.analysis.intervals import Floats
 from diffusionlens.analysis.regions import object_patches
 from diffusionlens.capture import Trace
 from diffusionlens.data.sample import Batch, Sample
@@ -271,14 +270,12 @@ class Diffusion(Diagnostic):
         self.__dict__["read_pictures"] = index[order].numpy()
         return read_labels(full[order], erased[order], label[order].numpy(), self.options.folds, self.context.seed)
 
-    def series(self) -> tuple[Sequence[Column], Floats, Floats]:
-        columns, numerator, denominator = super().series()
+    def series(self) -> Iterator[Part]:
         readings = self._readings
-        if readings is None or len(readings.places) == 0:
-            return columns, numerator, denominator
-        rows = np.searchsorted(self.order, self.__dict__["read_pictures"][readings.places])
-        more, above, below = leakage_series(readings, self._probed, self.context.layers, rows, len(numerator))
-        return [*more, *columns], np.hstack([above, numerator]), np.hstack([below, denominator])
+        if readings is not None and len(readings.places):
+            rows = np.searchsorted(self.order, self.__dict__["read_pictures"][readings.places])
+            yield leakage_series(readings, self._probed, self.context.layers, rows, len(self.order))
+        yield from super().series()
 
     def table(self) -> list[Row]:
         rows = super().table()

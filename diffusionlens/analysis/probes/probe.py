@@ -39,7 +39,8 @@ from diffusionlens.locks import temporary_directory
 from diffusionlens.material import ModelMaterial
 from diffusionlens.memory import enough_memory
 from diffusionlens.models.backbone import Backbone
-from diffusionlens.results import COLUMNS, PER_IMAGE_COLUMNS, tidy, to_frame
+from diffusionlens.per_image import PerImage
+from diffusionlens.results import COLUMNS, tidy, to_frame
 from diffusionlens.spec import parse_spec
 
 
@@ -109,13 +110,12 @@ def probe(
             left = next((f"{left.what}: {left.reason}" for run in runs for left in run.left_out), None)
             raise InputError(f"nothing could be probed on {test.label}: {left or 'no picture has anything to score'}")
         results = pd.concat(frames, ignore_index=True)
-        values = [part for run in runs for part in run.per_image]
-        per_image = pd.concat(values, ignore_index=True) if values else pd.DataFrame(columns=PER_IMAGE_COLUMNS)
+        pictures = PerImage([part for run in runs for part in run.per_image])
         if isinstance(settings.recipe, StreamedRecipe):
             info["resolved"] = resolved(settings.recipe, train, test)
         manifest = manifest_of(runs, test, train, settings, info, device, processes, time.monotonic() - started)
         material = [ModelMaterial(run.backbone.label, [], probed=run.shown) for run in runs]
-        return ProbeOutcome(Measurement(tidy(results[COLUMNS]), per_image, material, manifest), runs)
+        return ProbeOutcome(Measurement(tidy(results[COLUMNS]), pictures, material, manifest), runs)
 
 
 def _scratch(place: Path | None, stack: ExitStack) -> Path:
