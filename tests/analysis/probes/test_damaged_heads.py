@@ -153,6 +153,26 @@ def test_facts_of_depth_that_no_probe_writes(name: str, wrong: Any, deep: Made, 
     line_of(written(tmp_path / "h.safetensors", json.dumps(deep.facts() | {name: wrong}), deep.tensors()))
 
 
+@pytest.mark.parametrize("kinds", [list(reversed(KINDS)), [*KINDS[:4], "patch"]], ids=["order", "twice"])
+def test_token_kinds_in_another_order_would_get_each_others_heads(
+    kinds: list[str], segmented: Made, tmp_path: Path
+) -> None:
+    facts = segmented.facts()
+    for unit in facts["units"]:
+        unit["kinds"] = kinds
+    facts["learning_rates"] = {layer: dict.fromkeys(kinds, 1e-3) for layer in facts["learning_rates"]}
+    told = line_of(written(tmp_path / "h.safetensors", json.dumps(facts), segmented.tensors()))
+    assert "token kinds of a layer are out of order" in told
+
+
+def test_depth_of_a_single_bin(deep: Made, tmp_path: Path) -> None:
+    cut = {
+        name: value[:, :, :1] if name.endswith(("bias", "weight")) else value for name, value in deep.tensors().items()
+    }
+    told = line_of(written(tmp_path / "h.safetensors", json.dumps(deep.facts() | {"outputs": 1}), cut))
+    assert "too few bins" in told
+
+
 def set_to(name: str, number: float) -> Callable[[dict[str, Tensor]], Any]:
     def harm(tensors: dict[str, Tensor]) -> None:
         tensors[name].view(-1)[-1] = number

@@ -163,3 +163,21 @@ def test_tokens_that_are_no_numbers_are_refused() -> None:
         parameter.data.fill_(float("nan"))
     with pytest.raises(InputError, match="tokens of layer 6 are not finite"):
         probe("segmentation", backbone, TEST, TRAIN)
+
+
+def test_a_model_without_a_final_norm_keeps_large_tokens_in_32_bits() -> None:
+    backbone = load_model(MODEL)
+    for parameter in backbone.model.patch_embed.parameters():  # type: ignore[union-attr, operator]
+        parameter.data.mul_(1e7)
+    sizes = []
+    for norm in (backbone.norm, None):
+        backbone.norm = norm
+        done = probe(
+            "segmentation", backbone, TEST, TRAIN, layers="last", tokens="patch", options=["iterations=4", "points=16"]
+        )
+        assert done is not None
+        assert done.measurement.results["value"].notna().all()
+        sizes.append(done.measurement.manifest["models"][0]["probe"]["token_bytes"])
+    assert sizes[1] - sizes[0] == pytest.approx(
+        12 * 37 * 96 * 2, rel=0.01
+    )  # pictures, tokens, channels, 2 bytes more each
