@@ -107,6 +107,12 @@ def test_spread_is_the_response_to_the_object_over_that_to_the_whole_picture(lay
         above, below = np.sum(parts, 0)
         assert spread.loc[token, "n"] == len(parts)
         assert spread.loc[token, "value"] == pytest.approx(above / below, rel=1e-3)
+        for metric, total in (("spread_object", above), ("spread_picture", below)):
+            row = results[
+                (results["metric"] == metric) & (results["layer"] == layer) & (results["token"] == token)
+            ].iloc[0]
+            assert row["n"] == len(parts)
+            assert row["value"] == pytest.approx(total / len(parts), rel=1e-3)
         assert not 0.9 < below / len(parts) < 1.1  # a denominator of 1 would be another number
 
 
@@ -129,6 +135,29 @@ def two_objects(index: int) -> Painted:
 
 COUNT = 35
 OBJECTS = [two_objects(index) for index in range(COUNT)]
+
+
+def coloured(index: int) -> Painted:
+    """The whole picture in the colour of its label, but for some noise and a box."""
+    label = index % 2
+    image = noise(index) // 8 + np.array([[200, 20, 60], [20, 60, 200]], np.uint8)[label]
+    image[10:20, 10:20] = 128
+    return Painted(image.astype(np.uint8), label, [(10, 10, 20, 20)])
+
+
+def test_no_picture_that_is_read_differently_is_not_certainty() -> None:
+    """Every label is read from both sides: in layer 0 the tokens are the same, later only their readings are."""
+    results, _ = measured([coloured(index) for index in range(20)], "diffusion.spread=false")
+    table = results.set_index(["layer", "metric"])
+    assert (
+        table.loc[[(layer, f"leakage_{side}") for layer in range(3) for side in ("full", "erased")], "value"] == 100
+    ).all()
+    bound = 100 * 1.959964**2 / (20 + 1.959964**2)
+    for metric in ("leakage", "leakage_depth"):
+        for layer in range(3):
+            row = table.loc[(layer, metric)]
+            wanted = (0, 0, 0) if layer == 0 else (0, -bound, bound)
+            assert (row["value"], row["low"], row["high"]) == pytest.approx(wanted, abs=1e-4)
 
 
 def background(one: Painted, pixels: np.ndarray, layer: int) -> np.ndarray:
