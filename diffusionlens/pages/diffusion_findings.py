@@ -62,7 +62,7 @@ def spread_sentence(own: Numbers) -> str | None:
         return f"{text}, which can't be told from nothing."
     half = next(row.layer for row in series if row.value >= last.value / 2)
     top = max(series, key=lambda row: row.value)
-    text += f"; half of that is reached in layer {half}"
+    text += f"; half of this spread is reached in layer {half}"
     if top.layer != last.layer and not pd.isna(top.low) and top.low > last.high:
         text += f", and layer {top.layer} has more, {with_interval(top)}"
     return text + "."

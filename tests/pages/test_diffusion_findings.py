@@ -48,7 +48,7 @@ def test_spread(value: float, nothing: bool) -> None:
     (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
     assert f"by {value:.3f}"[:6] in found.text
     assert ("can't be told from nothing" in found.text) == nothing
-    assert ("half of that is reached in layer 1" in found.text) != nothing
+    assert ("half of this spread is reached in layer 1" in found.text) != nothing
 
 
 def test_provenance_names_the_area() -> None:
