@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from diffusionlens.comparison.paired import Comparison
-from diffusionlens.pages.diffusion_findings import UNCUT
+from diffusionlens.pages.diffusion_findings import EMPTY_BOXES, UNCUT
 from diffusionlens.pages.findings import Finding
 from diffusionlens.pages.numbers import short
 from diffusionlens.pages.tables import KEY_METRICS
@@ -64,18 +64,11 @@ def comparison_findings(comparison: Comparison) -> list[Finding]:
     return found
 
 
-_EMPTY_BOXES = {
-    "corloc_lost": ("lost_whole", "LOST's box is the whole picture"),
-    "corloc_tokencut": ("uncut", "all patches are alike and nothing can be cut"),
-}
-"""CorLoc -> the share of pictures in which the way finds nothing, and in words."""
-
-
 def _no_score(comparison: Comparison, shown: Shown) -> str | None:
     """What is said in the place of a difference of CorLoc when one of both models has no box to speak of in many pictures."""
-    if shown.row.metric not in _EMPTY_BOXES:
+    if shown.row.metric not in EMPTY_BOXES:
         return None
-    metric, what = _EMPTY_BOXES[shown.row.metric]
+    metric, what = EMPTY_BOXES[shown.row.metric]
     table = comparison.results
     table = table[
         (table["analysis"] == "discovery") & (table["metric"] == metric) & (table["layer"] == shown.row.layer)

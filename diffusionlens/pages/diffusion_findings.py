@@ -87,6 +87,11 @@ def provenance_sentence(own: Numbers) -> str | None:
 
 
 UNCUT = 10.0  # percent of pictures from which CorLoc is taken to describe the features, not objects
+EMPTY_BOXES = {
+    "corloc_lost": ("lost_whole", "LOST's box is the whole picture"),
+    "corloc_tokencut": ("uncut", "all patches are alike and nothing can be cut"),
+}
+"""CorLoc -> the share of pictures in which the way finds nothing, and in words."""
 
 
 def discovery_sentence(own: Numbers) -> str | None:

@@ -27,9 +27,9 @@ MIXING = (0.4, 1.0)
 RINGS = {"ring 1": (1, 1), "ring 2": (2, 2), "ring 3-4": (3, 4), "ring 5+": (5, 99), "all": (1, 99)}
 
 
-def measured(pictures: Sequence[Painted], *options: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def measured(pictures: Sequence[Painted], *options: str, stem: float = 0.0) -> tuple[pd.DataFrame, pd.DataFrame]:
     found = measure(
-        colour_encoder(*MIXING),
+        colour_encoder(*MIXING, stem=stem),
         PaintedPictures(pictures),
         analyses="diffusion",
         fit="squash",
@@ -134,6 +134,7 @@ def two_objects(index: int) -> Painted:
 
 
 COUNT = 35
+STEM = 0.3  # mixed before the first block, so that leakage is not nothing in layer 0
 OBJECTS = [two_objects(index) for index in range(COUNT)]
 
 
@@ -162,7 +163,7 @@ def test_no_picture_that_is_read_differently_is_not_certainty() -> None:
 
 def background(one: Painted, pixels: np.ndarray, layer: int) -> np.ndarray:
     """Mean token of the patches whose centre lies more than a patch outside of every box."""
-    return tokens(pixels, MIXING[:layer])[~centre_in(one.all_boxes, PATCH)].mean(0)
+    return tokens(pixels, (STEM, *MIXING[:layer]))[~centre_in(one.all_boxes, PATCH)].mean(0)
 
 
 def read(sides: Sequence[np.ndarray], labels: np.ndarray, judges: Sequence[Sequence[int]]) -> np.ndarray:
@@ -205,7 +206,7 @@ def sides_of(layer: int, first_box_only: bool = False) -> list[np.ndarray]:
 
 
 def test_leakage_is_what_probes_read_with_the_objects_minus_without() -> None:
-    results, pictures = measured(OBJECTS, "diffusion.spread=false")
+    results, pictures = measured(OBJECTS, "diffusion.spread=false", stem=STEM)
     labels = np.array([one.label for one in OBJECTS])
     told = np.zeros(3, int)
     drops = []
@@ -227,5 +228,16 @@ def test_leakage_is_what_probes_read_with_the_objects_minus_without() -> None:
         assert rows.loc["leakage_depth", "value"] == pytest.approx((drops[-1] - drops[0]).mean(), abs=1e-9)
         assert rows.loc["leakage_chance", "value"] == pytest.approx(60)
         assert (rows["n"] == COUNT).all()
+    assert np.any(drops[0] != 0)
     # These pictures tell the rule from its likes: the strength chosen on one side alone, and only the first box erased.
     assert (told > 0).all(), told
+
+
+def test_leakage_is_of_so_many_pictures_evenly_spaced() -> None:
+    results, pictures = measured(OBJECTS, "diffusion.spread=false", "diffusion.leakage_pictures=28")
+    spaced = [place * COUNT // 28 for place in range(28)]
+    labels = [OBJECTS[place].label for place in spaced]
+    counted = [f"{place:03d}" for place, label in zip(spaced, labels, strict=True) if labels.count(label) >= 5]
+    each = pictures[(pictures["metric"] == "leakage") & (pictures["layer"] == 2)].dropna(subset="value")
+    assert list(each["name"]) == counted
+    assert (results["n"] == len(counted)).all()
