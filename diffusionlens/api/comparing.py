@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffusionlens.api.requests import check_numbers, command_line
+from diffusionlens.api.requests import check_numbers
 from diffusionlens.comparison.paired import Comparison, compare_results
 from diffusionlens.comparison.result_directory import read_result
+from diffusionlens.invocation import command_line
 from diffusionlens.pages.comparison import write_comparison
 from diffusionlens.pages.comparison_findings import comparison_findings
 from diffusionlens.pages.directory import check_target

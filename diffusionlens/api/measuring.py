@@ -8,9 +8,10 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.measure import measure as measure_backbones
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.run import Measurement
-from diffusionlens.api.requests import command_line, settings_of, silent
+from diffusionlens.api.requests import settings_of, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.data.transform import Fit
+from diffusionlens.invocation import command_line
 from diffusionlens.models import Backbone, load_model
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target

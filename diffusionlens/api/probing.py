@@ -15,9 +15,10 @@ from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.saved import save_heads as write_heads
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.measuring import Measured
-from diffusionlens.api.requests import check_numbers, command_line, silent
+from diffusionlens.api.requests import check_numbers, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.errors import InputError, in_short
+from diffusionlens.invocation import command_line
 from diffusionlens.models import Backbone, load_model
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target

@@ -8,8 +8,9 @@ from pathlib import Path
 from diffusionlens.analysis.device import resolve_device
 from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
-from diffusionlens.api.requests import check_numbers, command_line, silent
+from diffusionlens.api.requests import check_numbers, silent
 from diffusionlens.errors import InputError
+from diffusionlens.invocation import command_line
 from diffusionlens.pages.directory import check_target
 from diffusionlens.pages.findings import Finding
 from diffusionlens.plans.content import Finished

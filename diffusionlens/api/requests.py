@@ -50,10 +50,6 @@ def settings_of(
     )
 
 
-def command_line() -> str:
-    return " ".join(sys.argv) if sys.argv and sys.argv[0].endswith("diffusionlens") else ""
-
-
 def _fit(text: str) -> Fit:
     if text not in ("crop", "squash", "pad"):
         raise InputError(f"--fit {text}; wanted crop, squash or pad")

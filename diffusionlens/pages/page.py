@@ -185,9 +185,10 @@ def _stored(explorer: dict[str, Any]) -> str:
 
 def facts_of_data(data: dict[str, Any]) -> Facts:
     """What the pictures were."""
+    done = "used" if data.get("role") == "train" else "measured"
     items = [
         ("given as", data["spec"]),
-        ("pictures", f"{data['pictures']} found, {data['chosen']} chosen, {data['measured']} measured"),
+        ("pictures", f"{data['pictures']} found, {data['chosen']} chosen, {data['measured']} {done}"),
         ("annotations", ", ".join(data["provides"]) or "none"),
     ]
     role = {"train": "Training data", "test": "Test data"}.get(data.get("role", ""), "Data")

@@ -14,6 +14,7 @@ from typing import Any
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.data.combined import Combined, combined
 from diffusionlens.errors import InputError, OtherProcessError, in_short
+from diffusionlens.invocation import command_line
 from diffusionlens.memory import enough_memory
 from diffusionlens.spec import parse_spec
 from diffusionlens.training.build import build_learner
@@ -242,7 +243,7 @@ def _manifest(
         "steps_per_epoch": timetable.steps_per_epoch,
         "data": data,
         "seed": recipe.seed,
-        "command": " ".join(sys.argv) if sys.argv and "diffusionlens" in sys.argv[0] else "",
+        "command": command_line(),
         "ranks": ranks.count,
         "device": str(ranks.device),
         "versions": {"python": platform.python_version()}
