@@ -209,6 +209,36 @@ def test_damaged_directories_are_one_line(tmp_path: Path, damage: str) -> None:
         diffusionlens.compare([tmp_path / "nowhere"])
 
 
+@pytest.mark.parametrize(("whole", "claimed"), [(9.0, True), (98.0, False)])
+def test_boxes_that_are_the_whole_picture_are_not_compared(tmp_path: Path, whole: float, claimed: bool) -> None:
+    """40 more of 200 pictures are hit by LOST, which says nothing when its box is nearly always the whole picture."""
+    folders = []
+    for model, hits in (("A", 60), ("B", 100)):
+        values = np.where(np.arange(PICTURES) < hits, 100.0, 0.0)
+        folders.append(write(tmp_path / model, model, values))
+        shares = {
+            "corloc_lost": hits / 2,
+            "corloc_tokencut": hits / 2,
+            "lost_whole": whole if model == "A" else 1.0,
+            "uncut": 0.0,
+        }
+        rows = [Row("discovery", metric, value, PICTURES, layer=12) for metric, value in shares.items()]
+        write_table(to_frame(rows, model, "d"), folders[-1] / "results.csv")
+        pictures = pd.concat([series(values, model, metric) for metric in ("corloc_lost", "corloc_tokencut")])
+        pictures.assign(analysis="discovery").to_csv(folders[-1] / "per_image.csv.gz", index=False, lineterminator="\n")
+    found = [one.text for one in diffusionlens.compare(folders).findings]
+    lost = next(text for text in found if text.startswith("CorLoc LOST"))
+    assert any(text.startswith("CorLoc TokenCut (%), layer 12: 20.0 higher than A") for text in found)
+    if claimed:
+        assert "20.0 higher than A" in lost
+    else:
+        assert "higher" not in lost
+        assert (
+            "not compared; LOST's box is the whole picture in 1.00 % of the pictures for B and in 98.0 % of the pictures"
+            in lost
+        )
+
+
 def test_a_mean_over_pictures_that_contradicts_the_whole_claims_nothing() -> None:
     row = {
         "model": "b", "analysis": "segmentation", "metric": "miou", "token": "patch", "layer": 12, "difference": 2.0, "low": 1.0,

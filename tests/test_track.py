@@ -210,6 +210,20 @@ def test_findings_say_what_the_intervals_allow(
         assert part not in found.text
 
 
+@pytest.mark.parametrize(("whole", "followed"), [(5.0, True), (90.0, False)])
+def test_corloc_is_not_followed_where_boxes_are_the_whole_picture(whole: float, followed: bool) -> None:
+    values = course([20, 60, 30], 2.0)
+    parts = [
+        values.assign(analysis="discovery", metric="corloc_lost"),
+        values.assign(analysis="discovery", metric="lost_whole", value=values["epoch"].map({0: 1.0, 1: whole, 2: 1.0})),
+    ]
+    (found,) = track_findings(pd.concat(parts, ignore_index=True), ["r"])
+    assert ("30.0 lost" in found.text) == followed
+    assert (
+        "is not followed: at epoch 1, LOST's box is the whole picture in 90.0 % of the pictures" in found.text
+    ) != followed
+
+
 def test_curves_are_the_numbers() -> None:
     results = course([20, 60, 30], 2.0)
     with look():

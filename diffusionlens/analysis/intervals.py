@@ -22,6 +22,15 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     return (low if share > 0 else 0.0), (high if share < 1 else 1.0)  # rounding leaves 1e-18 there
 
 
+def none_differs(n: int) -> float:
+    """The largest difference, as a share in 0..1, of two paired proportions that `n` pictures of which none differs still allow.
+
+    Source: T. Tango, Statistics in Medicine 17 (1998): the score interval of a paired difference, which is
+    +-z^2 / (n + z^2) where no pair is discordant (and Wilson's upper bound of 0 of n). A bootstrap can't see what did not occur.
+    """
+    return _Z**2 / (n + _Z**2)
+
+
 def bootstrap_ratio(numerator: Floats, denominator: Floats, seed: int) -> tuple[Floats, Floats]:
     """Percentile interval of sum(numerator) / sum(denominator) per column, pictures (rows) resampled.
 

@@ -21,20 +21,22 @@ LEAKAGE_PANELS = (
     Panel("Label read, object in place", "pictures (%)", "diffusion", "leakage_full"),
     Panel("Label read, object erased", "pictures (%)", "diffusion", "leakage_erased"),
     Panel("Leakage: the difference", "points", "diffusion", "leakage"),
-    Panel("Spread: all background patches", "share of a whole change", "diffusion", "spread", "all"),
+    Panel("Spread: all patches around the object", "share of a whole change", "diffusion", "spread", "all"),
 )
 
 
 def spread_by_distance(results: pd.DataFrame, models: Sequence[str]) -> Figure | None:
-    """Layer x ring heat map of spread, one panel per model on one colour scale; None without spread."""
+    """Layer x ring heat map of spread, one panel per model on one colour scale; None without spread. A ring that no picture of
+    any model has (small grids, large objects) is left out."""
     rows = results[
         (results["analysis"] == "diffusion") & (results["metric"] == "spread") & results["token"].isin(RINGS)
     ]
     present = [model for model in models if (rows["model"] == model).any()]
     if not present:
         return None
+    shown = [ring for ring in RINGS if rows.loc[rows["token"] == ring, "value"].notna().any()]
     tables = [
-        rows[rows["model"] == model].pivot(index="layer", columns="token", values="value").reindex(columns=RINGS)
+        rows[rows["model"] == model].pivot(index="layer", columns="token", values="value").reindex(columns=shown)
         for model in present
     ]
     figure = new_figure(2.6 * len(present) + 1.0, max(0.26 * max(map(len, tables)) + 1.1, 2.0))
@@ -46,7 +48,7 @@ def spread_by_distance(results: pd.DataFrame, models: Sequence[str]) -> Figure |
             table.to_numpy(dtype=float), aspect="auto", origin="lower", cmap="viridis", vmin=0, vmax=high
         )
         axes.set_title(names[model])
-        axes.set_xticks(range(len(RINGS)), [ring.removeprefix("ring ") for ring in RINGS])
+        axes.set_xticks(range(len(shown)), [ring.removeprefix("ring ") for ring in shown])
         axes.set_yticks(range(len(table)), [str(layer) for layer in table.index])
         axes.set_xlabel("patches from the box")
         axes.tick_params(length=0)

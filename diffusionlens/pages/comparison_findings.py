@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from diffusionlens.comparison.paired import Comparison
+from diffusionlens.pages.diffusion_findings import EMPTY_BOXES, UNCUT
 from diffusionlens.pages.findings import Finding
 from diffusionlens.pages.numbers import short
 from diffusionlens.pages.tables import KEY_METRICS
@@ -58,9 +59,28 @@ def comparison_findings(comparison: Comparison) -> list[Finding]:
     baseline = comparison.baseline.name
     for shown in shown_differences(comparison.differences):
         if shown.row.metric not in _CALM:
-            text = difference_sentence(shown, baseline)
+            text = _no_score(comparison, shown) or difference_sentence(shown, baseline)
             found.append(Finding(text, str(shown.row.model), rows=(shown.row,), figure="differences_by_layer"))
     return found
+
+
+def _no_score(comparison: Comparison, shown: Shown) -> str | None:
+    """What is said in the place of a difference of CorLoc when one of both models has no box to speak of in many pictures."""
+    if shown.row.metric not in EMPTY_BOXES:
+        return None
+    metric, what = EMPTY_BOXES[shown.row.metric]
+    table = comparison.results
+    table = table[
+        (table["analysis"] == "discovery") & (table["metric"] == metric) & (table["layer"] == shown.row.layer)
+    ]
+    known = table.set_index("model")["value"]
+    shares = {name: float(known[name]) for name in (shown.row.model, comparison.baseline.name) if name in known}
+    if not shares or max(shares.values()) <= UNCUT:
+        return None
+    counts = " and ".join(f"in {short(share)} % of the pictures for {name}" for name, share in shares.items())
+    return (
+        f"{shown.heading}, layer {int(shown.row.layer)}: not compared; {what} {counts}, which is no score of a model."
+    )
 
 
 def difference_sentence(shown: Shown, baseline: str) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from diffusionlens.pages.numbers import percent_with_interval, short, with_interval
+from diffusionlens.pages.numbers import percent_with_interval, pictures, short, with_interval
 from diffusionlens.pages.sentences import Numbers
 
 
@@ -18,9 +18,11 @@ def leakage_sentence(own: Numbers) -> str | None:
     last = series[-1]
     text = (
         f"In layer {last.layer} a linear probe reads the label from background patches alone in {with_interval(full)} % of "
-        f"{last.n} pictures, and in {with_interval(erased)} % when the object is erased (naming the most frequent label: "
+        f"{pictures(last.n)}, and in {with_interval(erased)} % when the object is erased (naming the most frequent label: "
         f"{short(chance.value)} %): leakage is {with_interval(last)} points"
     )
+    if last.value == last.low == last.high == 0:
+        return f"{text}: the background's tokens are the same with the object and without."
     if pd.isna(last.low) or last.low <= 0 <= last.high:
         return f"{text}, which can't be told from zero with so many pictures; that is not the same as none."
     if last.value < 0:
@@ -47,17 +49,20 @@ def spread_sentence(own: Numbers) -> str | None:
         return None
     last = series[-1]
     text = (
-        f"In layer {last.layer}, exchanging the object moves the background patches by {with_interval(last)} of what "
+        f"In layer {last.layer}, exchanging the object moves the patches around it by {with_interval(last)} of what "
         f"exchanging the whole picture moves them"
     )
     near, far = own.last("diffusion", "spread", "ring 1"), own.last("diffusion", "spread", "ring 5+")
     if near is not None and far is not None and near.layer == far.layer == last.layer:
         text += f" ({with_interval(near)} next to the box, {with_interval(far)} five patches away and more)"
+    parts = own.last("diffusion", "spread_object", "all"), own.last("diffusion", "spread_picture", "all")
+    if parts[0] is not None and parts[1] is not None:
+        text += f": {short(parts[0].value)} of {short(parts[1].value)}, as 1 - cosine"
     if last.value <= 0 or (not pd.isna(last.low) and last.low <= 0):
         return f"{text}, which can't be told from nothing."
     half = next(row.layer for row in series if row.value >= last.value / 2)
     top = max(series, key=lambda row: row.value)
-    text += f"; half of that is reached in layer {half}"
+    text += f"; half of this spread is reached in layer {half}"
     if top.layer != last.layer and not pd.isna(top.low) and top.low > last.high:
         text += f", and layer {top.layer} has more, {with_interval(top)}"
     return text + "."
@@ -78,10 +83,15 @@ def provenance_sentence(own: Numbers) -> str | None:
     gap = own.last("diffusion", "provenance_gap", "background")
     if gap is not None:
         text += f", by Integrated Gradients with a completeness error of {short(100 * gap.value)} %"
-    return f"{text}, over {last.n} pictures."
+    return f"{text}, over {pictures(last.n)}."
 
 
-_UNCUT = 10.0  # percent of pictures from which CorLoc is taken to describe the features, not objects
+UNCUT = 10.0  # percent of pictures from which CorLoc is taken to describe the features, not objects
+EMPTY_BOXES = {
+    "corloc_lost": ("lost_whole", "LOST's box is the whole picture"),
+    "corloc_tokencut": ("uncut", "all patches are alike and nothing can be cut"),
+}
+"""CorLoc -> the share of pictures in which the way finds nothing, and in words."""
 
 
 def discovery_sentence(own: Numbers) -> str | None:
@@ -91,16 +101,16 @@ def discovery_sentence(own: Numbers) -> str | None:
     parts = []
     if lost is not None and tokencut is not None:
         parts.append(
-            f"one box without labels meets an object (IoU of a half) in {with_interval(lost)} % of {lost.n} pictures by LOST "
+            f"one box without labels meets an object (IoU of a half) in {with_interval(lost)} % of {pictures(lost.n)} by LOST "
             f"and in {with_interval(tokencut)} % by TokenCut"
         )
         whole, uncut = own.last("discovery", "corloc_whole"), own.last("discovery", "uncut")
         taken = own.last("discovery", "lost_whole")
         if whole is not None:
             parts.append(f"the whole picture as the box does in {short(whole.value)} %")
-        if taken is not None and taken.value > _UNCUT:
+        if taken is not None and taken.value > UNCUT:
             parts.append(f"in {with_interval(taken)} % LOST's box is the whole picture, which finds nothing")
-        if uncut is not None and uncut.value > _UNCUT:
+        if uncut is not None and uncut.value > UNCUT:
             parts.append(
                 f"in {with_interval(uncut)} % all patches are alike by these features and nothing can be cut, so that CorLoc "
                 f"is no score of the model here (see discovery.features)"

@@ -102,15 +102,16 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "What the background knows of the object",
         "A linear probe reads the picture's label from its mean background patch, cross-validated, with the object in place and "
         "with its box filled from around it. The difference, leakage, is what the background tells only because the object is "
-        "there. Spread is the response of background patches to another object in the box, over their response to another "
-        "picture. Untrained networks leak too: compare models, and layers. Bands are 95 % intervals over pictures.",
+        "there. Spread is the response of the patches around the object to another one in its box, over their response to "
+        "another picture. Untrained networks leak too: compare models, and layers. Bands are 95 % intervals over pictures.",
         lambda results, models, _: small_multiples(results, models, LEAKAGE_PANELS, columns=2),
     ),
     (
         "spread_by_distance",
         "How far the object is felt",
         "Spread by layer and by distance to the exchanged object: 1 is the ring of patches next to those that the box touches. "
-        "0: nothing is felt; 1: as much as if the whole picture had been exchanged.",
+        "0: nothing is felt; 1: as much as if the whole picture had been exchanged. A distance at which no picture has a "
+        "patch is not drawn.",
         lambda results, models, _: spread_by_distance(results, models),
     ),
     (

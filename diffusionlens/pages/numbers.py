@@ -32,6 +32,11 @@ def percent_with_interval(row: Any) -> str:
     return f"{text}{interval} %"
 
 
+def pictures(count: int) -> str:
+    """`1 picture`, `2 pictures`."""
+    return f"{count} picture{'s' * (int(count) != 1)}"
+
+
 _MOST_DIGITS = 6  # as many as results.csv has
 
 

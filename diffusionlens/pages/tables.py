@@ -51,6 +51,8 @@ KEY_METRICS: dict[str, list[tuple[str, str | None, str]]] = {
         ("spread", "all", "spread"),
         ("spread", "ring 1", "spread, ring 1"),
         ("spread", "ring 5+", "spread, ring 5+"),
+        ("spread_object", "all", "response to the object"),
+        ("spread_picture", "all", "response to a whole exchange"),
         ("provenance_self", "background", "own place"),
         ("provenance_object", "background", "from object"),
     ],

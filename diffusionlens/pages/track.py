@@ -11,6 +11,7 @@ from diffusionlens.figures.layer_curves import Panel
 from diffusionlens.figures.trajectories import LAYER_PANELS, TRACK_PANELS, last_layer, layers_by_epoch, metric_by_epoch
 from diffusionlens.pages.bundle import write_measured
 from diffusionlens.pages.descriptions import count_of
+from diffusionlens.pages.diffusion_findings import EMPTY_BOXES, UNCUT
 from diffusionlens.pages.directory import whole_directory
 from diffusionlens.pages.figures import PageFigure, draw_figure
 from diffusionlens.pages.findings import Finding
@@ -127,9 +128,25 @@ def track_findings(results: pd.DataFrame, runs: Sequence[str]) -> list[Finding]:
                 continue
             name, unit = _NAMED[panel.metric]
             rows = list(last_layer(panel.rows(own)).itertuples(index=False, name="Row"))
-            if text := _course(rows, name, unit):
+            if text := _no_score(own, panel.metric, name) or _course(rows, name, unit):
                 found.append(Finding(text, run, figure="track_by_epoch", rows=tuple(rows)))
     return found
+
+
+def _no_score(own: pd.DataFrame, metric: str, name: str) -> str | None:
+    """What is said in the place of a course of CorLoc when the way finds nothing in many pictures of a checkpoint."""
+    if metric not in EMPTY_BOXES:
+        return None
+    share, what = EMPTY_BOXES[metric]
+    rows = last_layer(own[(own["analysis"] == "discovery") & (own["metric"] == share)])
+    points: list[Any] = list(rows.itertuples(index=False, name="Row"))
+    top = max(points, key=lambda row: row.value, default=None)
+    if top is None or top.value <= UNCUT:
+        return None
+    return (
+        f"{name[0].upper()}{name[1:]} in layer {top.layer} is not followed: at epoch {top.epoch:g}, {what} in "
+        f"{short(top.value)} % of the pictures, which is no score of a model."
+    )
 
 
 def _course(rows: Sequence[Any], name: str, unit: str) -> str | None:

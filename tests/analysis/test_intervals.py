@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diffusionlens.analysis.intervals import bootstrap_ratio, wilson
+from diffusionlens.analysis.intervals import bootstrap_ratio, none_differs, wilson
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,14 @@ def test_wilson_against_newcombe(successes: int, n: int, low: float, high: float
 def test_wilson_of_none_and_of_all_ends_at_the_end(n: int) -> None:
     assert wilson(0, n)[0] == 0
     assert wilson(n, n)[1] == 1
+
+
+@pytest.mark.parametrize("n", [5, 164])
+def test_none_that_differs_allows_what_tangos_score_does(n: int) -> None:
+    """Without a discordant pair the score of a difference d is n d / sqrt(n d (1 - d)); at the bound it is 1.96."""
+    bound = none_differs(n)
+    assert n * bound / np.sqrt(n * bound * (1 - bound)) == pytest.approx(1.959964, abs=1e-6)
+    assert bound == pytest.approx(wilson(0, n)[1])
 
 
 def test_bootstrap_of_a_mean_has_the_width_of_the_standard_error() -> None:

@@ -1,5 +1,7 @@
 """Sentences on leakage, spread and provenance: no stronger than their intervals."""
 
+from dataclasses import replace
+
 import pytest
 
 from diffusionlens.pages.findings import findings
@@ -46,7 +48,7 @@ def test_spread(value: float, nothing: bool) -> None:
     (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
     assert f"by {value:.3f}"[:6] in found.text
     assert ("can't be told from nothing" in found.text) == nothing
-    assert ("half of that is reached in layer 1" in found.text) != nothing
+    assert ("half of this spread is reached in layer 1" in found.text) != nothing
 
 
 def test_provenance_names_the_area() -> None:
@@ -66,4 +68,22 @@ def test_provenance_names_the_area() -> None:
     ]
     (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
     assert "50.0 (40.0 to 60.0) % from the objects' boxes (25.0 % of the pixels)" in found.text
-    assert "over 8 pictures" in found.text
+    assert "over 8 pictures." in found.text
+    (one,) = findings(to_frame([replace(row, n=1, low=None, high=None) for row in rows], "m", "d"), ["m"], [])
+    assert "over 1 picture." in one.text
+
+
+def test_identical_tokens_are_said_to_be_so() -> None:
+    rows = [replace(row, low=0.0, high=0.0) if row.metric == "leakage" else row for row in leakage([0.0])]
+    (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
+    assert "points: the background's tokens are the same with the object and without." in found.text
+    assert "can't be told" not in found.text
+
+
+def test_spread_names_both_responses() -> None:
+    values = {"spread": 0.25, "spread_object": 0.2, "spread_picture": 0.8}
+    rows = [
+        Row("diffusion", metric, value, 80, 6, token="all", low=value, high=value) for metric, value in values.items()
+    ]
+    (found,) = findings(to_frame(rows, "m", "d"), ["m"], [])
+    assert "moves them: 0.200 of 0.800, as 1 - cosine; half" in found.text

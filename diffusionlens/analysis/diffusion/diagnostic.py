@@ -1,7 +1,7 @@
 """`diffusion`: leakage, spread and provenance as one diagnostic, since they change the same pictures."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from diffusionlens.analysis.diffusion.provenance import (
 )
 from diffusionlens.analysis.diffusion.spread import find_donor, responses, ring_means
 from diffusionlens.analysis.diffusion.swap import main_box, swap
+from diffusionlens.analysis.intervals import none_differs
 from diffusionlens.analysis.regions import object_patches
 from diffusionlens.capture import Trace
 from diffusionlens.data.sample import Batch, Sample
@@ -37,6 +38,8 @@ _REASONS = (
     "spread: no other picture's object of another label",
 )
 _SHOWN_MAPS = 3  # pictures whose attributions are shown
+SPREADS = ("spread", "spread_object", "spread_picture")
+"""The ratio, and the mean responses that it is the ratio of."""
 KINDS = ("background", "object")
 """Whose provenance is measured: patches of the background and of objects."""
 
@@ -103,7 +106,7 @@ class Diffusion(Diagnostic):
     def _spread_columns(self) -> list[Column]:
         if not self.swaps:
             return []
-        return [Column("spread", layer, token=ring) for layer in self.context.layers for ring in RINGS]
+        return [Column(name, layer, token=ring) for name in SPREADS for layer in self.context.layers for ring in RINGS]
 
     @cached_property
     def _provenance_columns(self) -> list[Column]:
@@ -184,7 +187,8 @@ class Diffusion(Diagnostic):
         spreads = len(self._spread_columns)
         if plan.swapped:
             swapped, other = self._spread(trace, plan)
-            numerator[plan.swapped, :spreads], denominator[plan.swapped, :spreads] = swapped, other
+            numerator[plan.swapped, :spreads] = torch.cat([swapped, swapped, other], 1)
+            denominator[plan.swapped, : other.shape[1]] = other
         if self.attributes:
             for place, sample in enumerate(batch.samples):
                 if sample.index in self._for_provenance and len(sample.boxes):
@@ -281,9 +285,20 @@ class Diffusion(Diagnostic):
         rows = super().table()
         readings = self._readings
         if readings is not None and len(readings.places):
+            rows = [self._widened(row, readings) for row in rows]
             chance, n = 100 * readings.chance, len(readings.places)
             rows += [Row(self.name, "leakage_chance", chance, n, layer) for layer in self.context.layers]
         return rows
+
+    def _widened(self, row: Row, readings: Readings) -> Row:
+        """Leakage of pictures none of which is read differently: resampling them would claim a certainty that is not there, but
+        where the tokens themselves are the same."""
+        if row.metric not in ("leakage", "leakage_depth") or row.value != 0 or (row.low, row.high) != (0, 0):
+            return row
+        places = [self._probed.index(layer) for layer in (row.layer, 0) if layer is not None]
+        same = readings.same[places[0]] if row.metric == "leakage" else readings.same[places].all() or row.layer == 0
+        bound = 0.0 if same else 100 * none_differs(row.n)
+        return replace(row, low=-bound, high=bound) if bound else row
 
     def shown(self) -> dict[str, Any]:
         """Sample pictures with what was done to them, and attribution maps."""

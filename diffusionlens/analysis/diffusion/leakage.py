@@ -35,13 +35,15 @@ def mean_background(
 @dataclass(frozen=True)
 class Readings:
     """Whether the probe read the label from the full and from the erased picture, bool [pictures, layers], of the pictures
-    `places` of those given; `rare` pictures had a label that too few others have."""
+    `places` of those given; `rare` pictures had a label that too few others have. `same` [layers]: all tokens are the same
+    on both sides, but for rounding."""
 
     full: NDArray[np.bool_]
     erased: NDArray[np.bool_]
     places: Ints
     chance: float
     rare: int
+    same: NDArray[np.bool_]
 
 
 def read_labels(full: Tensor, erased: Tensor, labels: Ints, folds: int, seed: int) -> Readings:
@@ -64,14 +66,23 @@ def read_labels(full: Tensor, erased: Tensor, labels: Ints, folds: int, seed: in
         places,
         float(np.unique(kept, return_counts=True)[1].max() / len(kept)) if len(kept) else 0.0,
         len(labels) - len(places),
+        _same(full[places], erased[places]),
     )
     if len(np.unique(kept)) < 2:
-        return Readings(readings.full[:0], readings.erased[:0], places[:0], 0.0, len(labels))
+        return Readings(readings.full[:0], readings.erased[:0], places[:0], 0.0, len(labels), readings.same)
     with threadpool_limits(1):
         for layer in range(layers):
             sides = [side[places, layer].numpy() for side in (full, erased)]
             readings.full[:, layer], readings.erased[:, layer] = out_of_fold(sides, kept, folds, seed)
     return readings
+
+
+def _same(full: Tensor, erased: Tensor) -> NDArray[np.bool_]:
+    """Whether every token is the same but for rounding, [layers], for tokens [pictures, layers, D]."""
+    if len(full) == 0:
+        return np.zeros(full.shape[1], bool)
+    apart = (full - erased).abs().amax((0, 2))
+    return (apart <= 1e-5 * full.abs().amax((0, 2))).numpy()
 
 
 def leakage_series(

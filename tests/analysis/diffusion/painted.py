@@ -19,22 +19,25 @@ Box = tuple[int, int, int, int]
 
 
 class _Colours(nn.Module):
-    def __init__(self, mixing: Sequence[float]) -> None:
+    def __init__(self, mixing: Sequence[float], stem: float) -> None:
         super().__init__()
+        self.stem = Mixing(stem)
         self.blocks = nn.ModuleList(Mixing(share) for share in mixing)
         self.nothing = nn.Parameter(torch.zeros(1))
 
     def forward_features(self, images: Tensor) -> Tensor:
         tokens = functional.avg_pool2d(images, PATCH).flatten(2).transpose(1, 2)
         tokens = torch.cat([torch.zeros_like(tokens[:, :1]), tokens], 1)
+        tokens = self.stem(tokens)
         for block in self.blocks:
             tokens = block(tokens)
         return tokens
 
 
-def colour_encoder(*mixing: float) -> Backbone:
-    """A patch's token is its mean colour, CLS is 0; block l adds the share `mixing[l - 1]` of the mean patch to all of them."""
-    model = _Colours(mixing)
+def colour_encoder(*mixing: float, stem: float = 0.0) -> Backbone:
+    """A patch's token is its mean colour, CLS is 0; block l adds the share `mixing[l - 1]` of the mean patch to all of them,
+    and what is before the blocks the share `stem`."""
+    model = _Colours(mixing, stem)
     return Backbone(
         label="colours",
         model=model,

@@ -27,9 +27,9 @@ MIXING = (0.4, 1.0)
 RINGS = {"ring 1": (1, 1), "ring 2": (2, 2), "ring 3-4": (3, 4), "ring 5+": (5, 99), "all": (1, 99)}
 
 
-def measured(pictures: Sequence[Painted], *options: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def measured(pictures: Sequence[Painted], *options: str, stem: float = 0.0) -> tuple[pd.DataFrame, pd.DataFrame]:
     found = measure(
-        colour_encoder(*MIXING),
+        colour_encoder(*MIXING, stem=stem),
         PaintedPictures(pictures),
         analyses="diffusion",
         fit="squash",
@@ -107,6 +107,12 @@ def test_spread_is_the_response_to_the_object_over_that_to_the_whole_picture(lay
         above, below = np.sum(parts, 0)
         assert spread.loc[token, "n"] == len(parts)
         assert spread.loc[token, "value"] == pytest.approx(above / below, rel=1e-3)
+        for metric, total in (("spread_object", above), ("spread_picture", below)):
+            row = results[
+                (results["metric"] == metric) & (results["layer"] == layer) & (results["token"] == token)
+            ].iloc[0]
+            assert row["n"] == len(parts)
+            assert row["value"] == pytest.approx(total / len(parts), rel=1e-3)
         assert not 0.9 < below / len(parts) < 1.1  # a denominator of 1 would be another number
 
 
@@ -128,12 +134,36 @@ def two_objects(index: int) -> Painted:
 
 
 COUNT = 35
+STEM = 0.3  # mixed before the first block, so that leakage is not nothing in layer 0
 OBJECTS = [two_objects(index) for index in range(COUNT)]
+
+
+def coloured(index: int) -> Painted:
+    """The whole picture in the colour of its label, but for some noise and a box."""
+    label = index % 2
+    image = noise(index) // 8 + np.array([[200, 20, 60], [20, 60, 200]], np.uint8)[label]
+    image[10:20, 10:20] = 128
+    return Painted(image.astype(np.uint8), label, [(10, 10, 20, 20)])
+
+
+def test_no_picture_that_is_read_differently_is_not_certainty() -> None:
+    """Every label is read from both sides: in layer 0 the tokens are the same, later only their readings are."""
+    results, _ = measured([coloured(index) for index in range(20)], "diffusion.spread=false")
+    table = results.set_index(["layer", "metric"])
+    assert (
+        table.loc[[(layer, f"leakage_{side}") for layer in range(3) for side in ("full", "erased")], "value"] == 100
+    ).all()
+    bound = 100 * 1.959964**2 / (20 + 1.959964**2)
+    for metric in ("leakage", "leakage_depth"):
+        for layer in range(3):
+            row = table.loc[(layer, metric)]
+            wanted = (0, 0, 0) if layer == 0 else (0, -bound, bound)
+            assert (row["value"], row["low"], row["high"]) == pytest.approx(wanted, abs=1e-4)
 
 
 def background(one: Painted, pixels: np.ndarray, layer: int) -> np.ndarray:
     """Mean token of the patches whose centre lies more than a patch outside of every box."""
-    return tokens(pixels, MIXING[:layer])[~centre_in(one.all_boxes, PATCH)].mean(0)
+    return tokens(pixels, (STEM, *MIXING[:layer]))[~centre_in(one.all_boxes, PATCH)].mean(0)
 
 
 def read(sides: Sequence[np.ndarray], labels: np.ndarray, judges: Sequence[Sequence[int]]) -> np.ndarray:
@@ -176,7 +206,7 @@ def sides_of(layer: int, first_box_only: bool = False) -> list[np.ndarray]:
 
 
 def test_leakage_is_what_probes_read_with_the_objects_minus_without() -> None:
-    results, pictures = measured(OBJECTS, "diffusion.spread=false")
+    results, pictures = measured(OBJECTS, "diffusion.spread=false", stem=STEM)
     labels = np.array([one.label for one in OBJECTS])
     told = np.zeros(3, int)
     drops = []
@@ -198,5 +228,16 @@ def test_leakage_is_what_probes_read_with_the_objects_minus_without() -> None:
         assert rows.loc["leakage_depth", "value"] == pytest.approx((drops[-1] - drops[0]).mean(), abs=1e-9)
         assert rows.loc["leakage_chance", "value"] == pytest.approx(60)
         assert (rows["n"] == COUNT).all()
+    assert np.any(drops[0] != 0)
     # These pictures tell the rule from its likes: the strength chosen on one side alone, and only the first box erased.
     assert (told > 0).all(), told
+
+
+def test_leakage_is_of_so_many_pictures_evenly_spaced() -> None:
+    results, pictures = measured(OBJECTS, "diffusion.spread=false", "diffusion.leakage_pictures=28")
+    spaced = [place * COUNT // 28 for place in range(28)]
+    labels = [OBJECTS[place].label for place in spaced]
+    counted = [f"{place:03d}" for place, label in zip(spaced, labels, strict=True) if labels.count(label) >= 5]
+    each = pictures[(pictures["metric"] == "leakage") & (pictures["layer"] == 2)].dropna(subset="value")
+    assert list(each["name"]) == counted
+    assert (results["n"] == len(counted)).all()
