@@ -17,7 +17,7 @@ from diffusionlens.analysis.run import Measurement, Run, Settings
 from diffusionlens.capture import AttentionBlock, Trace, capture
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.sample import Batch, PictureSource, Sample
-from diffusionlens.data.transform import FitTransform
+from diffusionlens.data.transforms.fit import FitTransform
 from diffusionlens.errors import InputError
 from diffusionlens.material import SamplePicture
 from diffusionlens.memory import enough_memory

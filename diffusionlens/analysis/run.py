@@ -7,7 +7,7 @@ import pandas as pd
 
 from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Options
 from diffusionlens.data.batches import Skipped
-from diffusionlens.data.transform import Fit
+from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.material import ModelMaterial, SamplePicture
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.per_image import PerImage

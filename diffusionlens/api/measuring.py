@@ -10,7 +10,7 @@ from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.api.requests import settings_of, silent
 from diffusionlens.data import PictureSource, open_data
-from diffusionlens.data.transform import Fit
+from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.invocation import command_line
 from diffusionlens.models import Backbone, load_model
 from diffusionlens.pages.bundle import write_bundle

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from diffusionlens.analysis.registry import parse_analyses, parse_options
 from diffusionlens.analysis.run import Settings
-from diffusionlens.data.transform import Fit
+from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.spec import parse_size
 

@@ -10,7 +10,7 @@ from diffusionlens.analysis.track import Track, find_moments, set_aside
 from diffusionlens.analysis.track import track as track_moments
 from diffusionlens.api.requests import settings_of, silent
 from diffusionlens.data import PictureSource, open_data
-from diffusionlens.data.transform import Fit
+from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.invocation import command_line
 from diffusionlens.pages.directory import check_target
 from diffusionlens.pages.findings import Finding

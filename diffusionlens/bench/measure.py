@@ -20,7 +20,7 @@ from diffusionlens.bench.machine import machine
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.open_data import open_data
 from diffusionlens.data.sample import Batch
-from diffusionlens.data.transform import FitTransform
+from diffusionlens.data.transforms.fit import FitTransform
 from diffusionlens.models import Backbone, load_model
 
 _MEMORY_PICTURES = (100, 300)

@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from diffusionlens.data.ade20k import ade20k
-from diffusionlens.data.camvid import camvid
-from diffusionlens.data.cityscapes import cityscapes
-from diffusionlens.data.coco import Coco
-from diffusionlens.data.folder import Folder
-from diffusionlens.data.imagenet import ImageNet
-from diffusionlens.data.kitti import kitti
-from diffusionlens.data.nyuv2 import nyuv2
+from diffusionlens.data.readers.ade20k import ade20k
+from diffusionlens.data.readers.camvid import camvid
+from diffusionlens.data.readers.cityscapes import cityscapes
+from diffusionlens.data.readers.coco import Coco
+from diffusionlens.data.readers.folder import Folder
+from diffusionlens.data.readers.imagenet import ImageNet
+from diffusionlens.data.readers.kitti import kitti
+from diffusionlens.data.readers.nyuv2 import nyuv2
+from diffusionlens.data.readers.sunrgbd import sunrgbd
+from diffusionlens.data.readers.tiny_imagenet import TinyImageNet
+from diffusionlens.data.readers.voc import Voc
 from diffusionlens.data.sample import PictureSource
-from diffusionlens.data.scenes import Scenes
+from diffusionlens.data.scenes.source import Scenes
 from diffusionlens.data.subset import limited
-from diffusionlens.data.sunrgbd import sunrgbd
-from diffusionlens.data.tiny_imagenet import TinyImageNet
-from diffusionlens.data.voc import Voc
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, parse_spec
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from diffusionlens.analysis.probes.kinds import parse_kinds
 from diffusionlens.analysis.registry import analyses, parse_analyses, parse_options
-from diffusionlens.data.transform import Fit
+from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.plans.needs import Pair, available, limited
 from diffusionlens.plans.plan_files import settings_of_options

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from diffusionlens.data.transform import Fit
+from diffusionlens.data.transforms.fit import Fit
 
 Provision = Literal["boxes", "masks", "labels", "depth"]
 Value = str | int | float | bool | None | list[str | int | float]

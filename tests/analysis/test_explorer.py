@@ -9,7 +9,7 @@ import torch
 from diffusionlens import load_model, measure, open_data
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.capture import AttentionBlock, capture
-from diffusionlens.data.transform import FitTransform
+from diffusionlens.data.transforms.fit import FitTransform
 from diffusionlens.errors import InputError
 from diffusionlens.explorer.attention import unpack_attention
 from diffusionlens.explorer.cosines import unpack_cosines

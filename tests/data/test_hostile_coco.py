@@ -12,7 +12,7 @@ from PIL import Image
 from pycocotools import mask as rle_tools
 
 from diffusionlens.data import Picture, open_data
-from diffusionlens.data.coco_file import instance_mask
+from diffusionlens.data.readers.coco_file import instance_mask
 from diffusionlens.errors import InputError
 
 IMAGE = {"id": 1, "file_name": "1.png", "width": 40, "height": 30}

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from diffusionlens.data import UnreadablePicture, open_data
-from diffusionlens.data.layout import inside
+from diffusionlens.data.readers.layout import inside
 from diffusionlens.errors import InputError
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusionlens.data.random_colours import depth_colours, photometric_distortion
-from diffusionlens.data.random_crops import DepthCrops, SegmentationCrops, nearest, without_border
 from diffusionlens.data.sample import Picture
+from diffusionlens.data.transforms.random_colours import depth_colours, photometric_distortion
+from diffusionlens.data.transforms.random_crops import DepthCrops, SegmentationCrops, nearest, without_border
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 LABELS = (0, 7, 20, 255)

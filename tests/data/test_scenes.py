@@ -12,8 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.preprocessing import StandardScaler
 
-from diffusionlens.data import open_data, scene_render
-from diffusionlens.data.scenes import SceneOptions, Scenes, render
+from diffusionlens.data import open_data
+from diffusionlens.data.scenes import render as rendering
+from diffusionlens.data.scenes.source import SceneOptions, Scenes, render
 from diffusionlens.errors import InputError
 
 
@@ -144,7 +145,7 @@ def test_no_background_pixel_knows_the_class(monkeypatch: pytest.MonkeyPatch, le
 
     Also where many occluders have to stand behind the objects, as many as the class's shape asks for.
     """
-    monkeypatch.setattr(scene_render, "_LEAST_SHARE", least_share)
+    monkeypatch.setattr(rendering, "_LEAST_SHARE", least_share)
     options = SceneOptions(occluders=6)
     for index in range(60):
         one, other = (render(options, index, label=label) for label in (index % 8, (index + 1 + index // 8) % 8))

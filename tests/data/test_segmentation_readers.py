@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from diffusionlens.data import FitTransform, UnreadablePicture, open_data
-from diffusionlens.data.camvid import COLOURS
+from diffusionlens.data.readers.camvid import COLOURS
 from diffusionlens.errors import InputError
 
 from .files import save_grey, save_mask, save_palette, save_picture

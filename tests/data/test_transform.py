@@ -9,7 +9,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from diffusionlens.data.sample import Picture, UnreadablePicture
-from diffusionlens.data.transform import Fit, FitTransform
+from diffusionlens.data.transforms.fit import Fit, FitTransform
 from diffusionlens.errors import InputError
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)

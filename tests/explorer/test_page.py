@@ -16,7 +16,7 @@ from diffusionlens.analysis.explorer import Explorer, ExplorerOptions
 from diffusionlens.analysis.measure import feed
 from diffusionlens.capture import AttentionBlock, capture
 from diffusionlens.data.batches import load_batches
-from diffusionlens.data.transform import FitTransform
+from diffusionlens.data.transforms.fit import FitTransform
 from diffusionlens.explorer.packed import ExploredModel
 from diffusionlens.explorer.section import explorer_section
 from diffusionlens.pages.template import Page, render

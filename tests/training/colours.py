@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from diffusionlens.data.scenes import SceneOptions, render
+from diffusionlens.data.scenes.source import SceneOptions, render
 
 Floats = NDArray[np.float64]
 

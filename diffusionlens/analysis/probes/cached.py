@@ -34,7 +34,7 @@ from diffusionlens.analysis.probes.training import (
 )
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.data.sample import PictureSource
-from diffusionlens.data.transform import Fit
+from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.errors import InputError
 from diffusionlens.material import ProbedPicture
 from diffusionlens.memory import enough_memory

@@ -15,8 +15,14 @@ from diffusionlens.analysis.probes.recipe import (
 )
 from diffusionlens.analysis.probes.stream_scores import Fit
 from diffusionlens.analysis.probes.views import Padding, Views, whole, windows
-from diffusionlens.data.random_crops import KB_SIZE, DepthCrops, SegmentationCrops, normalised, without_border
 from diffusionlens.data.sample import Picture, PictureSource, Transform
+from diffusionlens.data.transforms.random_crops import (
+    KB_SIZE,
+    DepthCrops,
+    SegmentationCrops,
+    normalised,
+    without_border,
+)
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.spec import parse_spec
 

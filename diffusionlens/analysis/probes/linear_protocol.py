@@ -21,10 +21,10 @@ from diffusionlens.analysis.probes.stream import Seen, StreamSettings, layer_tok
 from diffusionlens.analysis.probes.training import batches, best_rates, diverged, only_rate, split_held_out
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.data.batches import load_batches
-from diffusionlens.data.random_resized_crops import RandomResizedCrops
 from diffusionlens.data.sample import PictureSource, Transform
 from diffusionlens.data.subset import Subset
-from diffusionlens.data.transform import FitTransform
+from diffusionlens.data.transforms.fit import FitTransform
+from diffusionlens.data.transforms.random_resized_crops import RandomResizedCrops
 from diffusionlens.errors import InputError
 from diffusionlens.memory import enough_memory
 from diffusionlens.models.backbone import Backbone

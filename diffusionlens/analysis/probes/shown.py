@@ -6,8 +6,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from diffusionlens.data.random_crops import nearest
 from diffusionlens.data.sample import Picture
+from diffusionlens.data.transforms.random_crops import nearest
 from diffusionlens.material import ProbedPicture
 
 SHOWN_KINDS = ("patch", "cls+patch")

@@ -23,7 +23,7 @@ from diffusionlens.capture import capture
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.digest import content_of
 from diffusionlens.data.sample import Picture, PictureSource, Sample
-from diffusionlens.data.transform import Fit, FitTransform
+from diffusionlens.data.transforms.fit import Fit, FitTransform
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.locks import temporary_directory
 from diffusionlens.models.backbone import Backbone

@@ -7,7 +7,7 @@ import torch
 from diffusionlens import load_model, measure
 from diffusionlens.analysis.diffusion.provenance import attribute, regions, shares
 from diffusionlens.data.open_data import open_data
-from diffusionlens.data.transform import FitTransform
+from diffusionlens.data.transforms.fit import FitTransform
 from tests.analysis.diffusion.encoders import ColouredBoxes, planted_encoder, transformer_without_mixing
 
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=96"

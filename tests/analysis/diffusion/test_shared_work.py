@@ -8,7 +8,7 @@ from diffusionlens.analysis.diffusion.diagnostic import Diffusion
 from diffusionlens.analysis.diffusion.options import DiffusionOptions
 from diffusionlens.analysis.measure import feed
 from diffusionlens.data.sample import Sample, collate
-from diffusionlens.data.transform import FitTransform
+from diffusionlens.data.transforms.fit import FitTransform
 from tests.analysis.diffusion.encoders import ColouredBoxes, planted_encoder
 
 

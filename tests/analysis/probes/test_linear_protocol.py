@@ -12,8 +12,8 @@ from torch.nn import functional
 from diffusionlens import probe
 from diffusionlens.analysis.probes.linear_protocol import head_input, input_names
 from diffusionlens.analysis.probes.presets import recipe_for
-from diffusionlens.data.random_resized_crops import RandomResizedCrops
 from diffusionlens.data.sample import Picture
+from diffusionlens.data.transforms.random_resized_crops import RandomResizedCrops
 from diffusionlens.errors import InputError
 from diffusionlens.results import read_table
 
@@ -54,7 +54,7 @@ def test_the_presets_are_the_published_ones() -> None:
 def test_a_head_is_torchs_own(tmp_path: Path) -> None:
     """One rate, no crops: the accuracy of nn.Linear with torch's SGD and cosine on tokens taken out with timm's own getter."""
     from diffusionlens.data import open_data
-    from diffusionlens.data.transform import FitTransform
+    from diffusionlens.data.transforms.fit import FitTransform
     from diffusionlens.models import load_model
 
     options = ["augment=false", "epochs=6", "batch_size=16", "rates=0.5"]

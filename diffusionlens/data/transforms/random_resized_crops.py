@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from diffusionlens.data.random_crops import normalised, sample_of
 from diffusionlens.data.sample import Picture, Sample
+from diffusionlens.data.transforms.random_crops import normalised, sample_of
 
 _TRIES = 10
 

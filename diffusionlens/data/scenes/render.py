@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffusionlens.data import scene_patterns as patterns
-from diffusionlens.data.scene_patterns import Floats, Mask
+from diffusionlens.data.scenes import patterns as patterns
+from diffusionlens.data.scenes.patterns import Floats, Mask
 from diffusionlens.errors import InputError
 
 _LEAST_SHARE = 0.5  # of an object's pixels that stay visible

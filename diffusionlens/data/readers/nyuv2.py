@@ -1,9 +1,9 @@
 """`nyuv2`: NYU Depth v2 as PNGs with lists, in the layout of BTS."""
 
-from diffusionlens.data.depth_values import DepthValues
-from diffusionlens.data.layout import root_of
-from diffusionlens.data.listed_depth import listed_depth
-from diffusionlens.data.pairs import PairedPictures
+from diffusionlens.data.readers.depth_values import DepthValues
+from diffusionlens.data.readers.layout import root_of
+from diffusionlens.data.readers.listed_depth import listed_depth
+from diffusionlens.data.readers.pairs import PairedPictures
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.spec import Spec, check_query
 

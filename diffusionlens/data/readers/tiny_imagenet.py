@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusionlens.data.boxes import BoxList
-from diffusionlens.data.layout import class_folders, first_existing, inside, pictures_below, root_of
 from diffusionlens.data.open_picture import open_rgb
+from diffusionlens.data.readers.layout import class_folders, first_existing, inside, pictures_below, root_of
 from diffusionlens.data.sample import Picture
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.errors import InputError

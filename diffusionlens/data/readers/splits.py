@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from diffusionlens.data.layout import inside, pictures_below
-from diffusionlens.data.pairs import Pair
+from diffusionlens.data.readers.layout import inside, pictures_below
+from diffusionlens.data.readers.pairs import Pair
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, expand_path
 

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from diffusionlens.data.sample import Picture
-from diffusionlens.data.scene_patterns import SHAPES, TEXTURES
-from diffusionlens.data.scene_render import KNOBS, Scene, SceneOptions, render
+from diffusionlens.data.scenes.patterns import SHAPES, TEXTURES
+from diffusionlens.data.scenes.render import KNOBS, Scene, SceneOptions, render
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 

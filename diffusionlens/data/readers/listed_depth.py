@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from diffusionlens.data.depth_values import DepthValues
-from diffusionlens.data.layout import first_existing
-from diffusionlens.data.pairs import PairedPictures
-from diffusionlens.data.splits import chosen_split, given_list, listed_pairs, read_list
+from diffusionlens.data.readers.depth_values import DepthValues
+from diffusionlens.data.readers.layout import first_existing
+from diffusionlens.data.readers.pairs import PairedPictures
+from diffusionlens.data.readers.splits import chosen_split, given_list, listed_pairs, read_list
 from diffusionlens.spec import Spec
 
 DEFAULT_SPLIT = "test"

@@ -5,11 +5,11 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from diffusionlens.data.layout import first_existing, root_of
-from diffusionlens.data.mask_values import IndexValues
-from diffusionlens.data.pairs import PairedPictures
+from diffusionlens.data.readers.layout import first_existing, root_of
+from diffusionlens.data.readers.mask_values import IndexValues
+from diffusionlens.data.readers.pairs import PairedPictures
+from diffusionlens.data.readers.splits import chosen_split, pairs_by_name
 from diffusionlens.data.sample import IGNORE
-from diffusionlens.data.splits import chosen_split, pairs_by_name
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query

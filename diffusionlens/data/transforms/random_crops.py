@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from diffusionlens.data.random_colours import depth_colours, photometric_distortion
 from diffusionlens.data.sample import IGNORE, Picture, Sample
+from diffusionlens.data.transforms.random_colours import depth_colours, photometric_distortion
 
 _LONGEST = 4  # mmseg's scale of 2048 x 512: the longer side is at most so many times the crop's
 _TRIES = 10

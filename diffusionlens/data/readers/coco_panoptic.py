@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffusionlens.data.coco_file import CocoFile, read_panoptic
-from diffusionlens.data.layout import first_existing
-from diffusionlens.data.mask_values import translate
 from diffusionlens.data.open_picture import check_size, open_colour_codes, open_index_mask
+from diffusionlens.data.readers.coco_file import CocoFile, read_panoptic
+from diffusionlens.data.readers.layout import first_existing
+from diffusionlens.data.readers.mask_values import translate
+from diffusionlens.data.readers.splits import file_inside, splits_there
 from diffusionlens.data.sample import IGNORE
-from diffusionlens.data.splits import file_inside, splits_there
 
 
 class FullMasks:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from diffusionlens.data.boxes import BoxList
-from diffusionlens.data.layout import class_folders, pictures_below, refuse_empty, root_of
 from diffusionlens.data.open_picture import open_annotated
+from diffusionlens.data.readers.layout import class_folders, pictures_below, refuse_empty, root_of
+from diffusionlens.data.readers.voc_xml import match_xml, read_voc_xml
 from diffusionlens.data.sample import Picture
 from diffusionlens.data.subset import COUNT_OPTION
-from diffusionlens.data.voc_xml import match_xml, read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query, expand_path
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from diffusionlens.data.boxes import BoxList
-from diffusionlens.data.coco_file import CocoFile, corner_and_size, instance_mask, read_coco, size_of
-from diffusionlens.data.coco_panoptic import FullMasks
-from diffusionlens.data.layout import first_existing, root_of
 from diffusionlens.data.open_picture import open_annotated
+from diffusionlens.data.readers.coco_file import CocoFile, corner_and_size, instance_mask, read_coco, size_of
+from diffusionlens.data.readers.coco_panoptic import FullMasks
+from diffusionlens.data.readers.layout import first_existing, root_of
+from diffusionlens.data.readers.splits import chosen, file_inside, given_list, read_list, splits_there
 from diffusionlens.data.sample import IGNORE, Picture, UnreadablePicture
-from diffusionlens.data.splits import chosen, file_inside, given_list, read_list, splits_there
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query

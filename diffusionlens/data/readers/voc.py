@@ -6,13 +6,13 @@ from pathlib import Path
 from torch import Tensor
 
 from diffusionlens.data.boxes import BoxList
-from diffusionlens.data.layout import first_existing, inside, root_of
-from diffusionlens.data.mask_values import in_order, translate
 from diffusionlens.data.open_picture import check_size, open_annotated, open_index_mask
+from diffusionlens.data.readers.layout import first_existing, inside, root_of
+from diffusionlens.data.readers.mask_values import in_order, translate
+from diffusionlens.data.readers.splits import read_list, splits_there
+from diffusionlens.data.readers.voc_xml import read_voc_xml
 from diffusionlens.data.sample import Picture
-from diffusionlens.data.splits import read_list, splits_there
 from diffusionlens.data.subset import COUNT_OPTION
-from diffusionlens.data.voc_xml import read_voc_xml
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query
 

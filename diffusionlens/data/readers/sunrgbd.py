@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from diffusionlens.data.depth_values import DepthValues
-from diffusionlens.data.layout import inside, root_of
 from diffusionlens.data.open_picture import SUFFIXES
-from diffusionlens.data.pairs import Pair, PairedPictures
-from diffusionlens.data.splits import chosen, chosen_split, given_list, read_list
+from diffusionlens.data.readers.depth_values import DepthValues
+from diffusionlens.data.readers.layout import inside, root_of
+from diffusionlens.data.readers.pairs import Pair, PairedPictures
+from diffusionlens.data.readers.splits import chosen, chosen_split, given_list, read_list
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, check_query

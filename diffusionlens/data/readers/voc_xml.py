@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import parse
 
-from diffusionlens.data.layout import files_below
+from diffusionlens.data.readers.layout import files_below
 from diffusionlens.data.sample import UnreadablePicture
 
 

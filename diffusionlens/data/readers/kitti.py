@@ -1,10 +1,10 @@
 """`kitti`: KITTI with LiDAR depth, by Eigen-split lists or in the object benchmark's folders."""
 
-from diffusionlens.data.depth_values import DepthValues
-from diffusionlens.data.layout import first_existing, root_of
-from diffusionlens.data.listed_depth import listed_depth, split_lists
-from diffusionlens.data.pairs import PairedPictures
-from diffusionlens.data.splits import chosen_split, pairs_by_name
+from diffusionlens.data.readers.depth_values import DepthValues
+from diffusionlens.data.readers.layout import first_existing, root_of
+from diffusionlens.data.readers.listed_depth import listed_depth, split_lists
+from diffusionlens.data.readers.pairs import PairedPictures
+from diffusionlens.data.readers.splits import chosen_split, pairs_by_name
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.spec import Spec, check_query
 

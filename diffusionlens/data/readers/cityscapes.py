@@ -4,11 +4,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from diffusionlens.data.layout import first_existing, root_of
-from diffusionlens.data.mask_values import IndexValues, in_order
-from diffusionlens.data.pairs import PairedPictures
+from diffusionlens.data.readers.layout import first_existing, root_of
+from diffusionlens.data.readers.mask_values import IndexValues, in_order
+from diffusionlens.data.readers.pairs import PairedPictures
+from diffusionlens.data.readers.splits import chosen_split, pairs_by_name
 from diffusionlens.data.sample import IGNORE
-from diffusionlens.data.splits import chosen_split, pairs_by_name
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.spec import Spec, check_query
 

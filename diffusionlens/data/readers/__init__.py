@@ -1,0 +1,1 @@
+"""One reader for every layout of pictures and annotations, and what they share."""

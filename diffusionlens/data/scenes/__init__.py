@@ -1,0 +1,1 @@
+"""Built-in procedural pictures whose boxes, masks, depth and labels are exact."""
