@@ -1,11 +1,13 @@
 """What `check --data` says of masks and depth."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from diffusionlens.api import check
+from diffusionlens.cli import main
 from diffusionlens.cli.check import data_lines
 
 from .data.files import save_grey, save_mask, save_picture
@@ -43,3 +45,16 @@ def test_no_reading_at_all(tmp_path: Path) -> None:
     save_grey(tmp_path / "b.png", np.zeros((2, 4), int).tolist(), 16)
     (tmp_path / "test.txt").write_text("b.jpg b.png 1")
     assert "  depth         0.0% of the pixels have a reading" in data_lines(check([], f"nyuv2:{tmp_path}")["data"])
+
+
+def test_data_alone_are_checked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["diffusionlens", "check", "--data", "scenes:?n=3&size=32"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert "3 found, 3 opened" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["diffusionlens", "check"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "give a MODEL, --data DATA, or both" in capsys.readouterr().err

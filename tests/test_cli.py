@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import diffusionlens
 from diffusionlens.cli import main
 from diffusionlens.pages import bundle
 
@@ -110,6 +111,11 @@ def test_a_command_alone_shows_what_there_is(
     printed = capsys.readouterr()
     assert "Commands:" in printed.out + printed.err
     assert "measure" in printed.out + printed.err
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"diffusionlens {diffusionlens.__version__}\n"
 
 
 def pictures(folder: Path, whole: int, broken: int) -> str:

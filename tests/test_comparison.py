@@ -249,3 +249,64 @@ def test_a_mean_over_pictures_that_contradicts_the_whole_claims_nothing() -> Non
         assert wanted in text
         assert ("nothing is claimed" in text) == (of_means < 0)
         assert "(1.00 to 3.00)" in text
+
+
+def test_without_a_picture_in_common_there_are_the_two_numbers(tmp_path: Path) -> None:
+    """Refused by default; when asked for all the same, a page with differences that have no interval."""
+    first, second = planted(0.05)
+    both = [write(tmp_path / "a", "a", first), write(tmp_path / "b", "b", second, start=5000)]
+    with pytest.raises(InputError, match="no picture in common"):
+        diffusionlens.compare(both)
+    made = diffusionlens.compare(both, tmp_path / "out", allow_differences=True)
+    assert made.page is not None
+    assert made.page.is_file()
+    row = made.comparison.differences.set_index("metric").loc["lds"]
+    assert row["difference"] == pytest.approx(second.mean() - first.mean(), abs=1e-5)
+    assert pd.isna(row["low"])
+    assert pd.isna(row["n"])
+
+
+@pytest.mark.parametrize("place", ["a", "b/../a", "a/sub"])
+def test_no_input_is_replaced(place: str, tmp_path: Path) -> None:
+    first, second = planted(0.05)
+    both = [write(tmp_path / "a", "a", first), write(tmp_path / "b", "b", second)]
+    before = (tmp_path / "a" / "results.csv").read_bytes()
+    with pytest.raises(InputError, match="which is compared; choose another directory"):
+        diffusionlens.compare(both, tmp_path / place)
+    assert (tmp_path / "a" / "results.csv").read_bytes() == before
+    assert not (tmp_path / "a" / "sub").exists()
+
+
+def test_other_analyses_are_said_first(tmp_path: Path) -> None:
+    first, second = planted(0.05)
+    both = [write(tmp_path / "a", "a", first), write(tmp_path / "b", "b", second)]
+    table = (both[1] / "results.csv").read_text().replace("similarity", "segmentation")
+    (both[1] / "results.csv").write_text(table)
+    with pytest.raises(InputError, match=r"b and a have no analysis in common .segmentation; similarity.; nothing"):
+        diffusionlens.compare(both)
+
+
+def test_heads_trained_before_are_compared_with_their_training(tmp_path: Path) -> None:
+    first, second = planted(0.05)
+    both = [write(tmp_path / "a", "a", first), write(tmp_path / "b", "b", second)]
+    for folder, options, probe in ((both[0], {"clip": 35.0, "bins": 256}, {}), (both[1], {"bins": 256}, {"heads": {}})):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["analyses"]["depth"] = options
+        manifest["models"][0]["probe"] = probe
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert len(diffusionlens.compare(both).comparison.differences)
+    manifest["analyses"]["depth"] = {"bins": 128}
+    (both[1] / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"depth\.bins is 128 and 256"):
+        diffusionlens.compare(both)
+
+
+def test_an_untrained_model_is_called_so(tmp_path: Path) -> None:
+    first, second = planted(0.05)
+    both = [write(tmp_path / "a", "a", first), write(tmp_path / "b", "b", second)]
+    manifest = json.loads((both[1] / "manifest.json").read_text())
+    manifest["models"][0]["untrained"] = True
+    (both[1] / "manifest.json").write_text(json.dumps(manifest))
+    found = diffusionlens.compare(both).findings
+    assert found[0].warning
+    assert found[0].text.startswith("b is untrained")

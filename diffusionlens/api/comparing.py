@@ -7,6 +7,7 @@ from pathlib import Path
 from diffusionlens.api.requests import check_numbers
 from diffusionlens.comparison.paired import Comparison, compare_results
 from diffusionlens.comparison.result_directory import read_result
+from diffusionlens.errors import InputError
 from diffusionlens.invocation import command_line
 from diffusionlens.pages.comparison import write_comparison
 from diffusionlens.pages.comparison_findings import comparison_findings
@@ -50,10 +51,12 @@ def compare(
         InputError: one line that says what came, what was wanted and what to do.
     """
     check_numbers(images=None, batch_size=None, workers=0, seed=seed)
-    if out is not None:
-        check_target(out)
+    place = None if out is None else check_target(out)
     given = [directories] if isinstance(directories, str | Path) else list(directories)
     results = [read_result(str(directory)) for directory in given]
+    for result in results:
+        if place is not None and result.path.resolve() in (place, *place.parents):
+            raise InputError(f"--out {out} is, or lies in, {result.path}, which is compared; choose another directory")
     comparison = compare_results(results, baseline, models, seed, allow_differences=allow_differences)
     if out is None:
         return Compared(comparison, None)

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli.parts import Images, Json, Models, Size, at_work, say
-from diffusionlens.errors import printable
+from diffusionlens.cli.parts import Images, Json, Size, at_work, say
+from diffusionlens.errors import InputError, printable
 
 
 def check(
-    models: Models,
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="as of measure")] = None,
     data: Annotated[str | None, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = None,
     size: Size = None,
     images: Images = None,
@@ -19,8 +19,10 @@ def check(
 ) -> None:
     """Show what would be used, and measure nothing. Of models: layers, tokens, preprocessing, dropped keys. Of data:
     pictures, annotations, unreadable files; every picture is opened, or --images of them."""
+    if not models and data is None:
+        raise InputError("nothing to check; give a MODEL, --data DATA, or both")
     with at_work() as progress:
-        found = api.check(models, data, size=size, images=images, progress=progress)
+        found = api.check(models or [], data, size=size, images=images, progress=progress)
     if as_json:
         say([json.dumps(found, indent=2, default=str)])
         return

@@ -4,10 +4,11 @@ import io
 import logging
 import signal
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+import diffusionlens
 from diffusionlens.cli.bench import bench
 from diffusionlens.cli.check import check
 from diffusionlens.cli.compare import compare
@@ -28,6 +29,23 @@ app = typer.Typer(
     help="What happened to the patch tokens of a Vision Transformer? Weights and pictures in, one table, figures and a page "
     "out.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"diffusionlens {diffusionlens.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 app.add_typer(bench, name="bench")
 for command in (check, measure, probe, compare, track, report, train, demo):
     app.command()(command)

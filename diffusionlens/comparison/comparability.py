@@ -24,7 +24,10 @@ def refusals(first: Result, second: Result) -> list[str]:
         others = second.manifest.get("analyses", {}).get(analysis)
         if others is None:
             continue
-        for key in sorted(set(options) | set(others)):
+        trained = [_with_trained_heads(result) for result in (first, second)]
+        # Heads that were trained before bring only what they are scored with; the rest is of another run's manifest.
+        keys = set(options) & set(others) if any(trained) else set(options) | set(others)
+        for key in sorted(keys):
             if options.get(key) != others.get(key):
                 found.append(f"{analysis}.{key} is {others.get(key)} and {options.get(key)}")
     fits = [result.manifest.get("settings", {}).get("fit") for result in (second, first)]
@@ -61,6 +64,10 @@ def remarks(first: Result, first_model: str, second: Result, second_model: str) 
         if versions[0] != versions[1]:
             found.append(f"other versions of {name} ({versions[0]} and {versions[1]})")
     return found
+
+
+def _with_trained_heads(result: Result) -> bool:
+    return any("heads" in model.get("probe", {}) for model in result.manifest["models"])
 
 
 def _data(result: Result) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def compare_results(
     entries = _choose(_entries(results), baseline, models)
     warnings = []
     for entry in entries[1:]:
+        _refuse_strangers(entries[0], entry)
         grave = refusals(entries[0].result, entry.result)
         if grave and not allow_differences:
             raise InputError(
@@ -112,6 +113,19 @@ def compare_results(
         warnings,
         left_out,
     )
+
+
+def _refuse_strangers(first: Entry, second: Entry) -> None:
+    """
+    Raises:
+        InputError: no analysis is in both, whatever else may differ.
+    """
+    ours, theirs = (set(entry.result.results["analysis"]) for entry in (second, first))
+    if not ours & theirs:
+        raise InputError(
+            f"{second.name} and {first.name} have no analysis in common ({some(sorted(ours))}; {some(sorted(theirs))}); "
+            f"nothing to compare"
+        )
 
 
 def _entries(results: Sequence[Result]) -> list[Entry]:
@@ -167,7 +181,8 @@ def _differences(
     paired = paired_differences(base_values, values, seed)
     found = found.merge(paired, on=KEY, how="left")
     found["difference"] = found["difference"].fillna(found["of_means"])
-    return found[DIFFERENCES].astype({"n": "Int64", "differing": "Int64", "layer": "Int64"})
+    numbers = dict.fromkeys(["difference", "low", "high"], float)  # without a picture in common they are no numbers yet
+    return found[DIFFERENCES].astype({"n": "Int64", "differing": "Int64", "layer": "Int64", **numbers})
 
 
 def paired_differences(first: pd.DataFrame, second: pd.DataFrame, seed: int) -> pd.DataFrame:

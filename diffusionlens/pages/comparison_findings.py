@@ -9,7 +9,7 @@ import pandas as pd
 
 from diffusionlens.comparison.paired import Comparison
 from diffusionlens.pages.diffusion_findings import EMPTY_BOXES, UNCUT
-from diffusionlens.pages.findings import Finding
+from diffusionlens.pages.findings import Finding, untrained_warning
 from diffusionlens.pages.numbers import short
 from diffusionlens.pages.tables import KEY_METRICS
 
@@ -55,7 +55,9 @@ def _key_rows(analysis: str, last: pd.DataFrame) -> Iterator[tuple[str, Any]]:
 
 def comparison_findings(comparison: Comparison) -> list[Finding]:
     """Warnings, then a sentence for every key metric of every model."""
-    found = [Finding(text, warning=True) for text in comparison.warnings]
+    untrained = [entry.name for entry in comparison.entries if entry.facts.get("untrained")]
+    found = [untrained_warning(untrained)] if untrained else []
+    found += [Finding(text, warning=True) for text in comparison.warnings]
     baseline = comparison.baseline.name
     for shown in shown_differences(comparison.differences):
         if shown.row.metric not in _CALM:

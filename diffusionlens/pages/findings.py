@@ -35,7 +35,7 @@ _FEW = 8
 
 def findings(results: pd.DataFrame, models: Sequence[str], untrained: Sequence[str]) -> list[Finding]:
     """Everything that the table lets one say, warnings first."""
-    found = [_untrained(untrained)] if untrained else []
+    found = [untrained_warning(untrained)] if untrained else []
     found += _few(results)
     for model in models:
         for sentence, figure in _SENTENCES:
@@ -46,7 +46,7 @@ def findings(results: pd.DataFrame, models: Sequence[str], untrained: Sequence[s
     return found + _comparisons(results, models)
 
 
-def _untrained(models: Sequence[str]) -> Finding:
+def untrained_warning(models: Sequence[str]) -> Finding:
     names = " and ".join([", ".join(models[:-1]), models[-1]] if len(models) > 1 else models)
     verb, whose = ("is", "Its") if len(models) == 1 else ("are", "Their")
     return Finding(
@@ -84,6 +84,10 @@ class _Numbers:
         found = list(chosen.sort_values("layer", kind="stable").itertuples(index=False, name="Row"))
         self.used += found
         return found
+
+    def measured(self, analysis: str) -> bool:
+        """Whether the model has rows of it."""
+        return bool((self.rows["analysis"] == analysis).any())
 
     def last(self, analysis: str, metric: str, token: str | None = None) -> Any | None:
         before = len(self.used)
@@ -147,7 +151,7 @@ def _similarity(own: _Numbers) -> str | None:
     elif not overlap(highest, last):
         text += f", down from {with_interval(highest)} in layer {highest.layer}"
     else:
-        text += ", which can't be told apart from that of the earlier layers"
+        text += ", which can't be told apart from that of any earlier block"
     return text + "."
 
 

@@ -44,13 +44,20 @@ def protocol_sentence(own: Numbers) -> str | None:
     return f"Linear heads reach {'; '.join(told)}." if told else None
 
 
+def _unit(own: Numbers) -> str:
+    """Of a gain, which is better where it is positive."""
+    units = {"segmentation": " points of mIoU", "classification": " points of accuracy", "depth": " m (of lower RMSE)"}
+    there = [unit for task, unit in units.items() if own.measured(task)]
+    return there[0] if len(there) == 1 else ""
+
+
 def gain_sentence(own: Numbers) -> str | None:
     """What CLS adds in the last layer, told only where seeds, pictures and controls agree."""
     gain, pictures = (own.last("complementarity", metric, "cls+patch") for metric in ("gain", "gain_pictures"))
     if gain is None or pictures is None:
         return None
     over = f"interval over {gain.n} trainings" if gain.n > 1 else "one training, which gives no interval"
-    text = f"In layer {gain.layer}, CLS adds {with_interval(gain)} to the patches ({over})"
+    text = f"In layer {gain.layer}, CLS adds {with_interval(gain)}{_unit(own)} to the patches ({over})"
     if gain.n == 1:
         return f"{text}; whether another training says the same can't be told (--seeds)."
     sure = all(not pd.isna(row.low) and (row.low > 0 or row.high < 0) for row in (gain, pictures))

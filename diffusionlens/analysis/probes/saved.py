@@ -169,7 +169,10 @@ def read_heads(path: Path, device: torch.device) -> SavedHeads:
             f"--save-heads"
         ) from None
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
-        raise InputError(f"--heads {path} can't be read ({in_short(error)})") from None
+        raise InputError(
+            f"--heads {path} can't be read ({in_short(error)}); wanted a file heads/MODEL.safetensors of a probe with "
+            f"--save-heads"
+        ) from None
     return SavedHeads(
         path, {(unit.layer, unit.seed): _made(unit, facts, tensors, path, device) for unit in facts.units}, facts
     )
@@ -239,10 +242,13 @@ def fit_heads(
     """
     path, facts = saved.path, saved.facts
     if facts.task != task:
-        raise InputError(f"--heads {path} is of {facts.task}, not of {task}")
+        raise InputError(
+            f"--heads {path} is of {facts.task}, not of {task}; say `probe {facts.task}`, or give other heads"
+        )
     if facts.digest != digest or facts.width != run.backbone.width:
         raise InputError(
-            f"--heads {path} was trained on tokens of '{facts.model}', and {run.backbone.label} has other weights or another size"
+            f"--heads {path} was trained on tokens of '{facts.model}', and {run.backbone.label} has other weights or another "
+            f"size; give the model and the --size that they were trained on, or train new ones (--save-heads)"
         )
     if task == "segmentation" and facts.classes != tuple(classes):
         raise InputError(
