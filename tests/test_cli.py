@@ -87,7 +87,7 @@ def test_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ["measure", MODEL, "--data"],
         ["check", MODEL, "--json=3"],
         ["check", MODEL, "-\x1b[31m"],
-        ["check", "--data", "scenes:"],
+        ["check"],
     ],
 )
 def test_wrong_requests_exit_with_2(

@@ -53,7 +53,7 @@ def test_another_process_writes_the_same_bytes(command: str, tmp_path: Path) -> 
     assert list(first) == list(second)
 
 
-@pytest.mark.parametrize("command", list(PROBES))
+@pytest.mark.parametrize("command", ["segmentation", "classification"])
 def test_batches_and_workers_change_no_score_of_a_probe(command: str, tmp_path: Path) -> None:
     """Beyond 1e-5 of its size. A picture in another batch has other last bits, which training carries on."""
     model = write_models(tmp_path)[0]

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli.parts import Images, Json, Size, at_work, say
+from diffusionlens.cli.parts import MODEL_HELP, Images, Json, Size, at_work, say
 from diffusionlens.errors import InputError, printable
 
 
 def check(
-    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="as of measure")] = None,
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)] = None,
     data: Annotated[str | None, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = None,
     size: Size = None,
     images: Images = None,

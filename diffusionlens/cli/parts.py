@@ -11,9 +11,8 @@ import typer
 from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport, complain
 
-Models = Annotated[
-    list[str], typer.Argument(metavar="MODEL", help="[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`")
-]
+MODEL_HELP = "[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`"
+Models = Annotated[list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 Analyses = Annotated[
     str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these, diffusion, discovery")
 ]

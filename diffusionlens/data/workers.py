@@ -48,17 +48,21 @@ class ReadingProcesses(Generic[T]):
     def __next__(self) -> T:
         assert self._batches is not None
         self._refuse_deaths()
-        here = threading.current_thread() is threading.main_thread()
-        _Waiting.now = here
         try:
-            return next(self._batches)
+            return self._wait(self._batches)
         except (RuntimeError, OSError, EOFError):  # a pipe to it may break before its end is known
             if self._workers:
                 multiprocessing.connection.wait([worker.sentinel for worker in self._workers], timeout=1)
                 self._refuse_deaths()
             raise
+
+    @staticmethod
+    def _wait(batches: Iterator[T]) -> T:
+        _Waiting.now = threading.current_thread() is threading.main_thread()
+        try:
+            return next(batches)
         finally:
-            _Waiting.now = False
+            _Waiting.now = False  # before anything is done about an error: another process may die meanwhile
 
     def _refuse_deaths(self) -> None:
         for worker in self._workers:

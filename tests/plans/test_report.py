@@ -155,7 +155,7 @@ def test_the_page_is_whole(made: diffusionlens.api.Reported, out: Path) -> None:
     assert places == sorted(places)  # what was found comes first
     assert any(found.model == "two_b" and "one" in found.text for found in made.findings)
     assert 'id="h-explorer">Look inside' in text
-    assert text.count("one: scenes: A remark.") == 1  # of two sections that share the job
+    assert text.count("one: A remark.") == 1  # of two sections that share the job
     assert "Nothing here is of the data of the published table" in text  # scenes have no published number
     assert not re.search(r"\d+ s<", text)  # no times, so that the page is the same after an interruption
 
