@@ -50,10 +50,12 @@ class ReadingProcesses(Generic[T]):
         self._refuse_deaths()
         try:
             return self._wait(self._batches)
-        except (RuntimeError, OSError, EOFError):  # a pipe to it may break before its end is known
-            if self._workers:
-                multiprocessing.connection.wait([worker.sentinel for worker in self._workers], timeout=1)
-                self._refuse_deaths()
+        except StopIteration:
+            raise
+        except Exception:  # whatever half a message from a dead process was taken for
+            _Waiting.now = False
+            self._await_a_death(seconds=2)
+            self._refuse_deaths()
             raise
 
     @staticmethod
@@ -63,6 +65,17 @@ class ReadingProcesses(Generic[T]):
             return next(batches)
         finally:
             _Waiting.now = False  # before anything is done about an error: another process may die meanwhile
+
+    def _await_a_death(self, seconds: float) -> None:
+        """Its pipes break before its end is known; `join` waits for that, where asking for the exit status would not."""
+        ready = (
+            multiprocessing.connection.wait([worker.sentinel for worker in self._workers], seconds)
+            if self._workers
+            else []
+        )
+        for worker in self._workers:
+            if worker.sentinel in ready:
+                worker.join(seconds)
 
     def _refuse_deaths(self) -> None:
         for worker in self._workers:
