@@ -22,6 +22,24 @@ class PlantedBlock(nn.Module):
             self.norm1 = norm1
 
 
+def backbone_of(model: nn.Module, width: int, size: int, label: str = "planted", heads: int = 1) -> Backbone:
+    """A model of one's own, which has `blocks`, as a backbone: patches of 4 x 4 pixels, CLS, pictures of `size` squared."""
+    return Backbone(
+        label=label,
+        model=model,
+        blocks=list(model.blocks),  # type: ignore[arg-type]
+        norm=None,
+        patch_size=PATCH,
+        width=width,
+        heads=heads,
+        has_cls=True,
+        registers=0,
+        native_size=(size, size),
+        preprocessing=Preprocessing((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        origin=Origin("planted:", "planted", "planted"),
+    )
+
+
 def planted_backbone(
     depth: int,
     grid: tuple[int, int],

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from diffusionlens import load_model
 from diffusionlens.data.sample import Picture
-from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
+from diffusionlens.models.backbone import Backbone
+from tests.analysis.planted import backbone_of
 
 PATCH = 4
 
@@ -49,21 +50,7 @@ class PlantedEncoder(nn.Module):
 
 def planted_encoder(*mixing: float, size: int = 64) -> Backbone:
     """A model of patches of 4 x 4 pixels whose block l adds the share `mixing[l - 1]` of the mean patch to every token."""
-    model = PlantedEncoder(mixing)
-    return Backbone(
-        label="planted",
-        model=model,
-        blocks=list(model.blocks),
-        norm=None,
-        patch_size=(PATCH, PATCH),
-        width=16,
-        heads=1,
-        has_cls=True,
-        registers=0,
-        native_size=(size, size),
-        preprocessing=Preprocessing((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-        origin=Origin("planted:", "planted", "planted"),
-    )
+    return backbone_of(PlantedEncoder(mixing), width=16, size=size)
 
 
 class _Alone(nn.Module):

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffusionlens.data.sample import Picture
-from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
+from diffusionlens.models.backbone import Backbone
 from tests.analysis.diffusion.encoders import PATCH, Mixing
+from tests.analysis.planted import backbone_of
 
 SIZE, GRID = 32, 8
 Box = tuple[int, int, int, int]
@@ -37,21 +38,7 @@ class _Colours(nn.Module):
 def colour_encoder(*mixing: float, stem: float = 0.0) -> Backbone:
     """A patch's token is its mean colour, CLS is 0; block l adds the share `mixing[l - 1]` of the mean patch to all of them,
     and what is before the blocks the share `stem`."""
-    model = _Colours(mixing, stem)
-    return Backbone(
-        label="colours",
-        model=model,
-        blocks=list(model.blocks),
-        norm=None,
-        patch_size=(PATCH, PATCH),
-        width=3,
-        heads=1,
-        has_cls=True,
-        registers=0,
-        native_size=(SIZE, SIZE),
-        preprocessing=Preprocessing((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-        origin=Origin("planted:", "planted", "planted"),
-    )
+    return backbone_of(_Colours(mixing, stem), width=3, size=SIZE, label="colours")
 
 
 @dataclass(frozen=True)

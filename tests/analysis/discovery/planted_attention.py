@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffusionlens.data.sample import Picture
-from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
+from diffusionlens.models.backbone import Backbone
+from tests.analysis.planted import backbone_of
 
 PATCH, SIDE = 4, 8
 SIZE = PATCH * SIDE
@@ -59,21 +60,7 @@ class _ColourModel(nn.Module):
 
 def colour_model() -> Backbone:
     """Patches of 4 x 4 pixels in a grid of 8 x 8; a channel's 0 is -1, 255 is +1."""
-    model = _ColourModel()
-    return Backbone(
-        label="colours",
-        model=model,
-        blocks=list(model.blocks),
-        norm=None,
-        patch_size=(PATCH, PATCH),
-        width=4,
-        heads=2,
-        has_cls=True,
-        registers=0,
-        native_size=(SIZE, SIZE),
-        preprocessing=Preprocessing((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-        origin=Origin("planted:", "planted", "planted"),
-    )
+    return backbone_of(_ColourModel(), width=4, size=SIZE, label="colours", heads=2)
 
 
 @dataclass(frozen=True)
