@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from diffusionlens.analysis.diagnostic import Diagnostic
 from diffusionlens.analysis.explorer import Explorer
-from diffusionlens.analysis.norms import Norms
+from diffusionlens.analysis.norms.diagnostic import Norms
 from diffusionlens.analysis.pca import Pca, align, to_rgb
 from diffusionlens.analysis.pib import Pib
 from diffusionlens.analysis.processes import Processes

@@ -13,11 +13,11 @@ from diffusionlens.analysis.diagnostic import Context, Diagnostic, LeftOut, Opti
 from diffusionlens.analysis.diffusion.diagnostic import Diffusion
 from diffusionlens.analysis.discovery.diagnostic import Discovery
 from diffusionlens.analysis.explorer import Explorer
-from diffusionlens.analysis.norms import Norms
+from diffusionlens.analysis.norms.diagnostic import Norms
 from diffusionlens.analysis.pca import Pca
 from diffusionlens.analysis.pib import Pib
-from diffusionlens.analysis.similarity import Similarity
-from diffusionlens.analysis.sparsity import Sparsity
+from diffusionlens.analysis.similarity.diagnostic import Similarity
+from diffusionlens.analysis.sparsity.diagnostic import Sparsity
 from diffusionlens.errors import InputError
 
 _KINDS: tuple[type[Diagnostic], ...] = (Pib, Norms, Sparsity, Similarity, Pca, Diffusion, Discovery)

@@ -12,7 +12,7 @@ from diffusionlens.api.requests import check_numbers, silent
 from diffusionlens.data import PictureSource, UnreadablePicture, open_data
 from diffusionlens.data.sample import IGNORE
 from diffusionlens.models import load_model
-from diffusionlens.models.own_models import list_moments
+from diffusionlens.models.checkpoints.own_models import list_moments
 from diffusionlens.spec import parse_size
 
 

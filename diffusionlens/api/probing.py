@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from diffusionlens.analysis.measure import Progress
-from diffusionlens.analysis.probes.kinds import parse_kinds
-from diffusionlens.analysis.probes.presets import recipe_for
+from diffusionlens.analysis.probes.heads.kinds import parse_kinds
+from diffusionlens.analysis.probes.heads.saved import save_heads as write_heads
 from diffusionlens.analysis.probes.probe import ProbeOutcome
 from diffusionlens.analysis.probes.probe import probe as probe_backbones
 from diffusionlens.analysis.probes.run import ProbeSettings
-from diffusionlens.analysis.probes.saved import save_heads as write_heads
+from diffusionlens.analysis.probes.settings.presets import recipe_for
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.measuring import Measured
 from diffusionlens.api.requests import check_numbers, silent

@@ -12,14 +12,14 @@ from diffusionlens.bench.machine import machine
 from diffusionlens.data import open_data
 from diffusionlens.errors import InputError
 from diffusionlens.training.build import build_learner
-from diffusionlens.training.checkpoint import seed_everything
-from diffusionlens.training.loader import load_views
+from diffusionlens.training.checkpoints.checkpoint import seed_everything
+from diffusionlens.training.dino.step import train_step
+from diffusionlens.training.dino.timetable import Timetable
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe_files import read_recipe
-from diffusionlens.training.sampler import BatchPlan, RunSampler
-from diffusionlens.training.step import train_step
-from diffusionlens.training.timetable import Timetable
-from diffusionlens.training.views import make_cut, make_prepare
+from diffusionlens.training.views.loader import load_views
+from diffusionlens.training.views.sampler import BatchPlan, RunSampler
+from diffusionlens.training.views.views import make_cut, make_prepare
 
 ATTENTIONS = ("softmax", "entmax15")
 

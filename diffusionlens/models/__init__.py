@@ -2,8 +2,8 @@
 
 from diffusionlens.models.backbone import Backbone, Origin, Preprocessing, Tokens
 from diffusionlens.models.build import build
+from diffusionlens.models.checkpoints.own_format import save_model
 from diffusionlens.models.convert import convert
 from diffusionlens.models.load import load_model
-from diffusionlens.models.own_format import save_model
 
 __all__ = ["Backbone", "Origin", "Preprocessing", "Tokens", "build", "convert", "load_model", "save_model"]

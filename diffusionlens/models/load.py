@@ -7,20 +7,26 @@ import timm
 from diffusionlens.errors import InputError
 from diffusionlens.models.architecture import Architecture, read_architecture
 from diffusionlens.models.backbone import Backbone, Origin
+from diffusionlens.models.checkpoints.families import Weights, find_backbone
+from diffusionlens.models.checkpoints.loading import fill
+from diffusionlens.models.checkpoints.normalization import given_normalization
+from diffusionlens.models.checkpoints.own_format import read_description
+from diffusionlens.models.checkpoints.own_models import (
+    from_checkpoint,
+    from_description,
+    from_run,
+    is_checkpoint,
+    run_of,
+)
+from diffusionlens.models.checkpoints.query import choice, flag, heads_of, refuse_options
+from diffusionlens.models.checkpoints.shipped import find_shipped
+from diffusionlens.models.checkpoints.timm_models import from_file_of_timm, from_timm
+from diffusionlens.models.checkpoints.unwrap import BRANCHES
+from diffusionlens.models.checkpoints.weights_file import SUFFIXES, read_weights, sha256
 from diffusionlens.models.convert import convert
-from diffusionlens.models.families import Weights, find_backbone
-from diffusionlens.models.loading import fill
-from diffusionlens.models.normalization import given_normalization
-from diffusionlens.models.own_format import read_description
-from diffusionlens.models.own_models import from_checkpoint, from_description, from_run, is_checkpoint, run_of
 from diffusionlens.models.positions import POSITION_RULES
-from diffusionlens.models.query import choice, flag, heads_of, refuse_options
-from diffusionlens.models.shipped import find_shipped
 from diffusionlens.models.timm_adapter import backbone_of
-from diffusionlens.models.timm_models import from_file_of_timm, from_timm
-from diffusionlens.models.unwrap import BRANCHES
 from diffusionlens.models.variant import Variant
-from diffusionlens.models.weights_file import SUFFIXES, read_weights, sha256
 from diffusionlens.spec import Spec, check_query, expand_path, parse_size, parse_spec
 
 _ATTENTION = {"attention": "softmax, entmax15 or sparsemax, in place of the model's own"}

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from diffusionlens.analysis.measure import parse_layers
-from diffusionlens.analysis.probes.kinds import KINDS, parse_kinds
+from diffusionlens.analysis.probes.heads.kinds import KINDS, parse_kinds
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.analysis.track import Moment, with_moments
 from diffusionlens.comparison.paired import compare_results

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diffusionlens.analysis.probes.kinds import parse_kinds
+from diffusionlens.analysis.probes.heads.kinds import parse_kinds
 from diffusionlens.analysis.registry import analyses, parse_analyses, parse_options
 from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.errors import InputError

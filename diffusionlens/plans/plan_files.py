@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from diffusionlens.analysis.probes.kinds import parse_kinds
-from diffusionlens.analysis.probes.presets import recipe_for
-from diffusionlens.analysis.probes.recipe import TASKS
+from diffusionlens.analysis.probes.heads.kinds import parse_kinds
+from diffusionlens.analysis.probes.settings.presets import recipe_for
+from diffusionlens.analysis.probes.settings.recipe import TASKS
 from diffusionlens.analysis.registry import parse_analyses, parse_options
 from diffusionlens.documents import DocumentKind, as_json, merge, put
 from diffusionlens.errors import InputError

@@ -14,11 +14,11 @@ import torch
 
 from diffusionlens.analysis.measure import Progress, measure, parse_layers, refuse_doubles
 from diffusionlens.analysis.outcome import versions
-from diffusionlens.analysis.probes.kinds import parse_kinds
-from diffusionlens.analysis.probes.presets import recipe_for
+from diffusionlens.analysis.probes.cached.store import model_digest
+from diffusionlens.analysis.probes.heads.kinds import parse_kinds
 from diffusionlens.analysis.probes.probe import probe
 from diffusionlens.analysis.probes.run import ProbeSettings
-from diffusionlens.analysis.probes.store import model_digest
+from diffusionlens.analysis.probes.settings.presets import recipe_for
 from diffusionlens.analysis.registry import parse_options
 from diffusionlens.analysis.run import Measurement, Settings
 from diffusionlens.analysis.track import find_moments, set_aside, track
@@ -28,8 +28,8 @@ from diffusionlens.data.digest import content_of
 from diffusionlens.errors import InputError
 from diffusionlens.locks import BusyError, Lock, lock
 from diffusionlens.models import load_model
+from diffusionlens.models.checkpoints.weights_file import sha256
 from diffusionlens.models.run_directory import is_run
-from diffusionlens.models.weights_file import sha256
 from diffusionlens.plans.jobs import Job
 from diffusionlens.plans.parts import read_part, save_part
 from diffusionlens.spec import expand_path, parse_size, parse_spec

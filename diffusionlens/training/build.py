@@ -11,14 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.memory import is_shortage
 from diffusionlens.models import build, load_model
-from diffusionlens.training.head import DINOHead
-from diffusionlens.training.initialisation import initialise
-from diffusionlens.training.loss import DINOLoss
-from diffusionlens.training.networks import MultiCropNetwork, make_teacher
-from diffusionlens.training.optimizer import adamw
+from diffusionlens.training.dino.head import DINOHead
+from diffusionlens.training.dino.initialisation import initialise
+from diffusionlens.training.dino.loss import DINOLoss
+from diffusionlens.training.dino.networks import MultiCropNetwork, make_teacher
+from diffusionlens.training.dino.optimizer import adamw
+from diffusionlens.training.dino.step import Learner
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe import Recipe
-from diffusionlens.training.step import Learner
 
 
 def build_learner(recipe: Recipe, ranks: Ranks, *, fresh: bool) -> Learner:

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from diffusionlens.errors import InputError
 from diffusionlens.memory import enough_memory
-from diffusionlens.training.attention_support import attention_support
-from diffusionlens.training.checkpoint import FORMAT, random_state
-from diffusionlens.training.loader import ViewBatch
-from diffusionlens.training.log import ProgressLine, RunLog
-from diffusionlens.training.meter import Meter
+from diffusionlens.training.checkpoints.checkpoint import FORMAT, random_state
+from diffusionlens.training.checkpoints.run_directory import RunDirectory
+from diffusionlens.training.dino.step import Learner, NotFinite, train_step
+from diffusionlens.training.dino.timetable import Timetable
+from diffusionlens.training.monitoring.attention_support import attention_support
+from diffusionlens.training.monitoring.log import ProgressLine, RunLog
+from diffusionlens.training.monitoring.meter import Meter
+from diffusionlens.training.monitoring.watch import CollapseWatch
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe import Recipe
-from diffusionlens.training.run_directory import RunDirectory
-from diffusionlens.training.step import Learner, NotFinite, train_step
 from diffusionlens.training.stop import StopRequest
-from diffusionlens.training.timetable import Timetable
-from diffusionlens.training.watch import CollapseWatch
+from diffusionlens.training.views.loader import ViewBatch
 
 Prepare = Callable[[ViewBatch], list[Tensor]]
 """A batch from the workers to the views that the networks see, on the device; the two global ones first."""

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from diffusionlens.models.variant import AttentionName, Specialization
-from diffusionlens.training.initialisation import Initialisation
-from diffusionlens.training.loss import CenterStart
+from diffusionlens.training.dino.initialisation import Initialisation
+from diffusionlens.training.dino.loss import CenterStart
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?) ?(epochs?|steps?|%)$", re.ASCII)
 _LONGEST = 1e9  # of epochs or steps

@@ -18,18 +18,26 @@ from diffusionlens.invocation import command_line
 from diffusionlens.memory import enough_memory
 from diffusionlens.spec import parse_spec
 from diffusionlens.training.build import build_learner
-from diffusionlens.training.checkpoint import random_state, restore_random_state, seed_everything
-from diffusionlens.training.loader import ViewBatch, load_views
-from diffusionlens.training.log import JsonLines, RunLog, Sink, TensorBoard, WeightsAndBiases, check_extras, read_log
+from diffusionlens.training.checkpoints.checkpoint import random_state, restore_random_state, seed_everything
+from diffusionlens.training.checkpoints.resumption import check_fits, read_whole
+from diffusionlens.training.checkpoints.run_directory import RunDirectory
+from diffusionlens.training.dino.timetable import Timetable
 from diffusionlens.training.loop import Prepare, Run, run_loop, way_back
+from diffusionlens.training.monitoring.log import (
+    JsonLines,
+    RunLog,
+    Sink,
+    TensorBoard,
+    WeightsAndBiases,
+    check_extras,
+    read_log,
+)
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe import CHANGEABLE, Recipe
 from diffusionlens.training.recipe_files import differences, read_recipe, recipe_from
-from diffusionlens.training.resumption import check_fits, read_whole
-from diffusionlens.training.run_directory import RunDirectory
-from diffusionlens.training.sampler import BatchPlan, RunSampler
-from diffusionlens.training.timetable import Timetable
-from diffusionlens.training.views import make_cut, make_prepare
+from diffusionlens.training.views.loader import ViewBatch, load_views
+from diffusionlens.training.views.sampler import BatchPlan, RunSampler
+from diffusionlens.training.views.views import make_cut, make_prepare
 
 _ONE_CORE = 55  # pictures of 224 px that one core prepares a second with 2 + 8 views and augmentation (measured)
 

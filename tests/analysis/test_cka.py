@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diffusionlens.analysis.cka import debiased_cka
+from diffusionlens.analysis.similarity.cka import debiased_cka
 
 
 def _hsic(first: np.ndarray, second: np.ndarray) -> float:

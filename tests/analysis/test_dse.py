@@ -5,7 +5,7 @@ import pytest
 from scipy.linalg import svdvals
 from scipy.stats import entropy
 
-from diffusionlens.analysis.dse import GROUP_CLUSTERS, DseParts, dse_code, dse_paper
+from diffusionlens.analysis.similarity.dse import GROUP_CLUSTERS, DseParts, dse_code, dse_paper
 
 
 def _planted(clusters: int, size: int, width: int) -> tuple[np.ndarray, np.ndarray]:

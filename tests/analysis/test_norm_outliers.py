@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import median_abs_deviation
 
-from diffusionlens.analysis.norm_outliers import mad_threshold, valley_threshold
+from diffusionlens.analysis.norms.outliers import mad_threshold, valley_threshold
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Floats]

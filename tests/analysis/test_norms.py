@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusionlens.analysis.diagnostic import Diagnostic
-from diffusionlens.analysis.norms import Norms, NormsOptions
+from diffusionlens.analysis.norms.diagnostic import Norms, NormsOptions
 from diffusionlens.capture import Trace
 from diffusionlens.data.sample import Batch
 from diffusionlens.results import Row

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 import diffusionlens
-from diffusionlens.analysis import sparsity
 from diffusionlens.analysis.run import Measurement
+from diffusionlens.analysis.sparsity import diagnostic as sparsity
 from diffusionlens.per_image import Block
 from diffusionlens.results import PER_IMAGE_COLUMNS
 

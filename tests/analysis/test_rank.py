@@ -6,7 +6,7 @@ import torch
 from scipy.linalg import svdvals
 from scipy.stats import entropy
 
-from diffusionlens.analysis.rank import SecondMoments, chosen_tokens, effective_rank, roots, singular_values
+from diffusionlens.analysis.similarity.rank import SecondMoments, chosen_tokens, effective_rank, roots, singular_values
 
 
 def _oracle(rows: np.ndarray) -> float:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from diffusionlens.analysis.row_sums import RowSums, by_numba, by_torch, map_sums
+from diffusionlens.analysis.sparsity.row_sums import RowSums, by_numba, by_torch, map_sums
 from diffusionlens.capture import AttentionBlock
 
 

@@ -7,9 +7,9 @@ from scipy.linalg import svdvals
 from scipy.stats import entropy
 from torch import Tensor, nn
 
-from diffusionlens.analysis.cka import debiased_cka
-from diffusionlens.analysis.dse import dse_code, dse_paper
-from diffusionlens.analysis.similarity import Similarity, SimilarityOptions
+from diffusionlens.analysis.similarity.cka import debiased_cka
+from diffusionlens.analysis.similarity.diagnostic import Similarity, SimilarityOptions
+from diffusionlens.analysis.similarity.dse import dse_code, dse_paper
 from diffusionlens.capture import Trace
 from diffusionlens.data.sample import Batch
 from diffusionlens.results import Row

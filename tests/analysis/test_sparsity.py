@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffusionlens.analysis.sparsity import Sparsity, SparsityOptions
+from diffusionlens.analysis.sparsity.diagnostic import Sparsity, SparsityOptions
 from diffusionlens.capture import AttentionBlock
 from tests.analysis.planted import PATCH, planted_batch, planted_context, planted_trace
 
@@ -126,7 +126,7 @@ def test_gaussian_logits_have_the_documented_entmax_support() -> None:
     """The reading aid in docs/definitions.md: 197 logits of std 0.5 / 1 / 2 / 4."""
     from entmax import entmax15
 
-    from diffusionlens.analysis.row_sums import RowSums
+    from diffusionlens.analysis.sparsity.row_sums import RowSums
 
     for std, expected in ((0.5, 34), (1, 13.5), (2, 5.65), (4, 2.85)):
         logits = torch.randn(3000, 197, generator=torch.Generator().manual_seed(0)) * std

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffusionlens.analysis import spatial_similarity
-from diffusionlens.analysis.spatial_similarity import PatchDistances, region_contrast, region_indicators
+from diffusionlens.analysis.similarity import spatial as spatial_similarity
+from diffusionlens.analysis.similarity.spatial import PatchDistances, region_contrast, region_indicators
 
 
 def _unit(pictures: int, grid: tuple[int, int], width: int = 6, seed: int = 0) -> Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusionlens.training.checkpoint import load_checkpoint
+from diffusionlens.training.checkpoints.checkpoint import load_checkpoint
 from tests.faults.conftest import Disk
 from tests.faults.forked import finish
 from tests.plans.tiny import DATA, TRAIN, write_models, write_plan

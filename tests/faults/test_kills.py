@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from diffusionlens.training.checkpoint import load_checkpoint
-from diffusionlens.training.log import read_log
+from diffusionlens.training.checkpoints.checkpoint import load_checkpoint
+from diffusionlens.training.monitoring.log import read_log
 from tests.faults.forked import finish, kill_often
 from tests.plans.tiny import DATA, TRAIN, write_models, write_plan
 from tests.result_directories import contents

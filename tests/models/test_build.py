@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from diffusionlens.capture import AttentionBlock, capture
 from diffusionlens.errors import InputError
 from diffusionlens.models import Origin, build, load_model
-from diffusionlens.models.own_format import describe, save_own
+from diffusionlens.models.checkpoints.own_format import describe, save_own
 from diffusionlens.models.timm_adapter import backbone_of
 from diffusionlens.models.variant import attention_of, set_attention, variant_of
 

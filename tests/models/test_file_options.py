@@ -11,8 +11,8 @@ from torch import nn
 from diffusionlens.capture import capture
 from diffusionlens.models import load_model
 from diffusionlens.models.architecture import Architecture, build
+from diffusionlens.models.checkpoints.own_format import Description, save_own
 from diffusionlens.models.load import _FILE_QUERY, _RUN_QUERY, _TIMM_QUERY
-from diffusionlens.models.own_format import Description, save_own
 from tests.models.files import SIZE, clip_like, plain_vit, refused, timm_vit, written
 
 HALF = (0.5, 0.5, 0.5)

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from diffusionlens.errors import InputError
 from diffusionlens.models import build, load_model
-from diffusionlens.models.loading import outline
-from diffusionlens.models.own_format import Description, describe
+from diffusionlens.models.checkpoints.loading import outline
+from diffusionlens.models.checkpoints.own_format import Description, describe
 from diffusionlens.models.variant import Variant
 from tests.models.files import refused
 

@@ -11,7 +11,7 @@ from diffusionlens.capture import capture
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 from diffusionlens.models.architecture import Architecture, build
-from diffusionlens.models.own_format import Description, save_own
+from diffusionlens.models.checkpoints.own_format import Description, save_own
 
 # name -> (CLS, registers, patch, final norm)
 TIMM = {

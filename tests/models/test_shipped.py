@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from diffusionlens import InputError, load_model
 from diffusionlens.models import save_model
-from diffusionlens.models.shipped import shipped_models
+from diffusionlens.models.checkpoints.shipped import shipped_models
 from diffusionlens.training.recipe_files import recipe_from
 
 NAMES = [

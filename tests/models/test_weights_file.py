@@ -11,7 +11,7 @@ import torch
 
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
-from diffusionlens.models.weights_file import read_weights, sha256
+from diffusionlens.models.checkpoints.weights_file import read_weights, sha256
 from tests.models.files import plain_vit, refused, written
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from diffusionlens.models.build import build
-from diffusionlens.models.own_format import save_model
+from diffusionlens.models.checkpoints.own_format import save_model
 
 DATA = "scenes:?n=10&seed=1&size=32"
 TRAIN = "train=scenes:?n=12&size=32"

@@ -5,7 +5,7 @@ import torch
 from entmax import entmax15
 
 from diffusionlens.models import build
-from diffusionlens.training.attention_support import attention_support
+from diffusionlens.training.monitoring.attention_support import attention_support
 
 OPTIONS = {"img_size": 24, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
 

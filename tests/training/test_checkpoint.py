@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diffusionlens.errors import InputError
-from diffusionlens.training.checkpoint import (
+from diffusionlens.training.checkpoints.checkpoint import (
     KEYS,
     link_or_copy,
     load_checkpoint,
@@ -70,7 +70,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.training.test_checkpoint import content
 from diffusionlens.errors import InputError
-from diffusionlens.training.checkpoint import save_checkpoint
+from diffusionlens.training.checkpoints.checkpoint import save_checkpoint
 save_checkpoint(Path("last.pt"), content(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

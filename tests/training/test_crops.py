@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from diffusionlens.errors import InputError
-from diffusionlens.training.crops import MultiCrop, sample_seed
+from diffusionlens.training.views.crops import MultiCrop, sample_seed
 from tests.training.colours import scene
 
 SMALL = MultiCrop(global_size=40, local_size=24, local_count=4)

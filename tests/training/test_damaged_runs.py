@@ -11,7 +11,7 @@ import torch
 
 from diffusionlens.errors import InputError
 from diffusionlens.training import loop
-from diffusionlens.training.log import read_log
+from diffusionlens.training.monitoring.log import read_log
 from diffusionlens.training.train import Trained, train
 from tests.training.tiny import DATA, largest_difference, tiny, weights
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torchvision.transforms import ColorJitter, Compose, RandomApply, RandomGrayscale
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from diffusionlens.training.crops import MultiCrop
-from diffusionlens.training.device_augment import DeviceAugment
-from diffusionlens.training.photometric import recolour
+from diffusionlens.training.views.crops import MultiCrop
+from diffusionlens.training.views.device_augment import DeviceAugment
+from diffusionlens.training.views.photometric import recolour
 from tests.training.colours import scene
 
 CROPS = MultiCrop(global_size=32, local_size=24, local_count=2)

@@ -10,15 +10,15 @@ from torch import nn
 
 from diffusionlens.data import open_data
 from diffusionlens.training.build import build_learner
-from diffusionlens.training.checkpoint import seed_everything
-from diffusionlens.training.head import DINOHead
-from diffusionlens.training.loader import load_views
-from diffusionlens.training.loss import CenterStart, DINOLoss
+from diffusionlens.training.checkpoints.checkpoint import seed_everything
+from diffusionlens.training.dino.head import DINOHead
+from diffusionlens.training.dino.loss import CenterStart, DINOLoss
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe import Recipe
 from diffusionlens.training.recipe_files import read_recipe
-from diffusionlens.training.sampler import BatchPlan, RunSampler
-from diffusionlens.training.views import make_cut, make_prepare
+from diffusionlens.training.views.loader import load_views
+from diffusionlens.training.views.sampler import BatchPlan, RunSampler
+from diffusionlens.training.views.views import make_cut, make_prepare
 
 CPU = torch.device("cpu")
 BATCH, PROTOTYPES, DRAWS = 32, 2**14, 8

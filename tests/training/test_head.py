@@ -9,8 +9,8 @@ import torch
 from scipy.special import erf
 from torch import nn
 
-from diffusionlens.training.head import DINOHead
-from diffusionlens.training.loss import DINOLoss
+from diffusionlens.training.dino.head import DINOHead
+from diffusionlens.training.dino.loss import DINOLoss
 
 
 def small_head(**options: bool) -> DINOHead:

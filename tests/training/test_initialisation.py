@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from diffusionlens.errors import InputError
-from diffusionlens.training.initialisation import initialise
+from diffusionlens.training.dino.initialisation import initialise
 
 DEPTH, WIDTH, PATCH = 8, 128, 8
 

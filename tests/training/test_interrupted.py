@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from diffusionlens.training.log import read_log
+from diffusionlens.training.monitoring.log import read_log
 from diffusionlens.training.train import train
 from tests.training.tiny import DATA, ROOT, largest_difference, tiny, weights, without_key_biases
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffusionlens.training.log import JsonLines, ProgressLine, RunLog, read_log
-from diffusionlens.training.meter import Meter
-from diffusionlens.training.timetable import Now
+from diffusionlens.training.dino.timetable import Now
+from diffusionlens.training.monitoring.log import JsonLines, ProgressLine, RunLog, read_log
+from diffusionlens.training.monitoring.meter import Meter
 
 
 def test_lines_behind_the_checkpoint_are_made_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from scipy.stats import entropy
 from torch import Tensor, distributed
 
 from diffusionlens.errors import InputError
-from diffusionlens.training.loss import DINOLoss
+from diffusionlens.training.dino.loss import DINOLoss
 
 
 def scores(views: int, batch: int, k: int, seed: int = 0, scale: float = 1.0) -> Tensor:

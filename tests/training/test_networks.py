@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from diffusionlens.errors import InputError
 from diffusionlens.models.positions import resize_positions
-from diffusionlens.training.head import DINOHead
-from diffusionlens.training.initialisation import initialise
-from diffusionlens.training.networks import MultiCropNetwork, make_teacher, update_teacher
+from diffusionlens.training.dino.head import DINOHead
+from diffusionlens.training.dino.initialisation import initialise
+from diffusionlens.training.dino.networks import MultiCropNetwork, make_teacher, update_teacher
 from tests.models.test_positions import matrix
 
 

@@ -6,9 +6,9 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from diffusionlens.training.head import DINOHead
-from diffusionlens.training.networks import MultiCropNetwork
-from diffusionlens.training.optimizer import (
+from diffusionlens.training.dino.head import DINOHead
+from diffusionlens.training.dino.networks import MultiCropNetwork
+from diffusionlens.training.dino.optimizer import (
     adamw,
     clip_global,
     clip_per_parameter,

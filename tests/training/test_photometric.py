@@ -9,10 +9,10 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from scipy.stats import chisquare, kstest
 from torch import Tensor
 
-from diffusionlens.training.blur import blur, blur_matrix
-from diffusionlens.training.crops import MultiCrop
-from diffusionlens.training.device_augment import recolour_batch
-from diffusionlens.training.photometric import Draws, recolour
+from diffusionlens.training.views.blur import blur, blur_matrix
+from diffusionlens.training.views.crops import MultiCrop
+from diffusionlens.training.views.device_augment import recolour_batch
+from diffusionlens.training.views.photometric import Draws, recolour
 from tests.training.colours import Floats, adjusted, grey_of, scene, solarized
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diffusionlens.errors import InputError
-from diffusionlens.training.sampler import BatchPlan, RunSampler, SampleKey
+from diffusionlens.training.views.sampler import BatchPlan, RunSampler, SampleKey
 
 
 def keys(plan: BatchPlan, start: int, end: int) -> list[list[SampleKey]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diffusionlens.errors import InputError
-from diffusionlens.training.schedules import cosine, linear, warmup_cosine
+from diffusionlens.training.dino.schedules import cosine, linear, warmup_cosine
 
 
 def dino_array(base: float, final: float, total: int, warmup: int) -> np.ndarray:

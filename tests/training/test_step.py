@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from diffusionlens.training.build import build_learner
+from diffusionlens.training.dino.step import Learner, NotFinite, train_step
+from diffusionlens.training.dino.timetable import Now
 from diffusionlens.training.ranks import Ranks
 from diffusionlens.training.recipe import Recipe
 from diffusionlens.training.recipe_files import read_recipe
-from diffusionlens.training.step import Learner, NotFinite, train_step
-from diffusionlens.training.timetable import Now
 from tests.training.tiny import TINY
 
 NOW = Now(lr=1e-3, weight_decay=0.04, momentum=0.5, teacher_temperature=0.04, last_layer_frozen=False)
@@ -65,7 +65,7 @@ def test_a_step_that_half_precision_leaves_out_moves_the_teacher_neither(monkeyp
     """fp16 is for GPUs: the scaler is real, and autocast stays off."""
     recipe, learner, views = parts()
     recipe = recipe.model_copy(update={"precision": "fp16"})
-    monkeypatch.setattr("diffusionlens.training.step._TYPES", {"fp16": torch.float32})
+    monkeypatch.setattr("diffusionlens.training.dino.step._TYPES", {"fp16": torch.float32})
     learner.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # its scaled gradients overflow
     before = state(learner)
     skipped: list[float] = []

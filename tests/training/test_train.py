@@ -16,10 +16,10 @@ from diffusionlens import load_model
 from diffusionlens.errors import InputError
 from diffusionlens.models.run_directory import find_weights, is_run, list_weights
 from diffusionlens.training import loop
-from diffusionlens.training.log import read_log
-from diffusionlens.training.run_directory import RunDirectory
-from diffusionlens.training.step import Learner
-from diffusionlens.training.timetable import Now
+from diffusionlens.training.checkpoints.run_directory import RunDirectory
+from diffusionlens.training.dino.step import Learner
+from diffusionlens.training.dino.timetable import Now
+from diffusionlens.training.monitoring.log import read_log
 from diffusionlens.training.train import train
 from tests.training.tiny import DATA, TINY, largest_difference, tiny, weights, without_key_biases
 

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from diffusionlens.training.watch import CollapseWatch
+from diffusionlens.training.monitoring.watch import CollapseWatch
 
 K = 512
 LN_K = math.log(K)

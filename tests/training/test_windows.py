@@ -8,7 +8,7 @@ from PIL import Image
 from scipy.stats import ks_2samp
 from torchvision.transforms import RandomResizedCrop
 
-from diffusionlens.training.windows import UNIFORMS, draw_windows
+from diffusionlens.training.views.windows import UNIFORMS, draw_windows
 
 
 def drawn(n: int, scale: tuple[float, float], width: int, height: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from diffusionlens.training.checkpoint import load_checkpoint
+from diffusionlens.training.checkpoints.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).parents[2]
 DATA = "scenes:?n=40&size=32"

@@ -13,23 +13,35 @@ import torch
 
 from diffusionlens.analysis.device import refuse_too_large, resolve_device
 from diffusionlens.analysis.measure import Progress, parse_layers, refuse_doubles
-from diffusionlens.analysis.probes.budget import refuse_too_much, training_bytes
-from diffusionlens.analysis.probes.cached import probe_cached
-from diffusionlens.analysis.probes.classification import Classification
-from diffusionlens.analysis.probes.depth import Depth
-from diffusionlens.analysis.probes.geometry import geometry_of, resolved
-from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.labelled import refuse_other_sizes
-from diffusionlens.analysis.probes.linear_protocol import probe_protocol, refuse_blocks
-from diffusionlens.analysis.probes.outcome import in_order, manifest_of, per_image_of, rates_chosen
-from diffusionlens.analysis.probes.recipe import DenseRecipe, DepthRecipe, ProtocolRecipe, Recipe, StreamedRecipe
+from diffusionlens.analysis.probes.cached.budget import refuse_too_much, training_bytes
+from diffusionlens.analysis.probes.cached.probe import probe_cached
+from diffusionlens.analysis.probes.cached.store import model_digest
+from diffusionlens.analysis.probes.geometry.crops import geometry_of, resolved
+from diffusionlens.analysis.probes.heads.kinds import KINDS
+from diffusionlens.analysis.probes.heads.saved import (
+    SavedHeads,
+    fit_heads,
+    read_heads,
+    refuse_beside_heads,
+    scored_with,
+)
+from diffusionlens.analysis.probes.heads.training import Scored
+from diffusionlens.analysis.probes.outcomes.outcome import in_order, manifest_of, per_image_of, rates_chosen
+from diffusionlens.analysis.probes.outcomes.scores import gain_rows, score_rows
 from diffusionlens.analysis.probes.run import ModelProbe, ProbeSettings
-from diffusionlens.analysis.probes.saved import SavedHeads, fit_heads, read_heads, refuse_beside_heads, scored_with
-from diffusionlens.analysis.probes.scores import gain_rows, score_rows
-from diffusionlens.analysis.probes.segmentation import Segmentation
-from diffusionlens.analysis.probes.store import model_digest
-from diffusionlens.analysis.probes.streamed import probe_streamed
-from diffusionlens.analysis.probes.training import Scored
+from diffusionlens.analysis.probes.settings.recipe import (
+    DenseRecipe,
+    DepthRecipe,
+    ProtocolRecipe,
+    Recipe,
+    StreamedRecipe,
+)
+from diffusionlens.analysis.probes.streamed.probe import probe_streamed
+from diffusionlens.analysis.probes.tasks.classification import Classification
+from diffusionlens.analysis.probes.tasks.depth import Depth
+from diffusionlens.analysis.probes.tasks.labelled import refuse_other_sizes
+from diffusionlens.analysis.probes.tasks.linear_protocol import probe_protocol, refuse_blocks
+from diffusionlens.analysis.probes.tasks.segmentation import Segmentation
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.capture import capture

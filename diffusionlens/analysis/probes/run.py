@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from diffusionlens.analysis.diagnostic import LeftOut
-from diffusionlens.analysis.probes.heads import LayerHeads
-from diffusionlens.analysis.probes.recipe import Recipe
-from diffusionlens.analysis.probes.scores import LayerScores
-from diffusionlens.analysis.probes.training import Scored
+from diffusionlens.analysis.probes.heads.linear import LayerHeads
+from diffusionlens.analysis.probes.heads.training import Scored
+from diffusionlens.analysis.probes.outcomes.scores import LayerScores
+from diffusionlens.analysis.probes.settings.recipe import Recipe
 from diffusionlens.material import ProbedPicture
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.results import Row

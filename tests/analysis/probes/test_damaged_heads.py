@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffusionlens import probe
-from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.saved import HeadFacts, read_heads
+from diffusionlens.analysis.probes.heads.kinds import KINDS
+from diffusionlens.analysis.probes.heads.saved import HeadFacts, read_heads
 from diffusionlens.analysis.run import Measurement
 from diffusionlens.errors import InputError
 
@@ -261,7 +261,9 @@ def test_the_command_ends_with_status_2(
 def test_what_does_not_go_with_heads_is_refused_before_a_picture(
     change: dict[str, Any], told: str, segmented: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffusionlens.analysis.probes.cached.open_store", lambda *_: pytest.fail("a forward pass"))
+    monkeypatch.setattr(
+        "diffusionlens.analysis.probes.cached.probe.open_store", lambda *_: pytest.fail("a forward pass")
+    )
     asked = {"task": "segmentation", "models": MODEL, "data": TEST, "heads": segmented.path} | change
     with pytest.raises(InputError, match=told) as error:
         probe(**asked)

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from diffusionlens import load_model, probe
-from diffusionlens.analysis.probes.depth import Depth
-from diffusionlens.analysis.probes.heads import DIVERGED, LayerHeads
-from diffusionlens.analysis.probes.kinds import KINDS, LayerTokens
-from diffusionlens.analysis.probes.presets import recipe_for
-from diffusionlens.analysis.probes.recipe import DenseRecipe
-from diffusionlens.analysis.probes.segmentation import Segmentation
-from diffusionlens.analysis.probes.training import best_rates, only_rate, train_dense
+from diffusionlens.analysis.probes.heads.kinds import KINDS, LayerTokens
+from diffusionlens.analysis.probes.heads.linear import DIVERGED, LayerHeads
+from diffusionlens.analysis.probes.heads.training import best_rates, only_rate, train_dense
+from diffusionlens.analysis.probes.settings.presets import recipe_for
+from diffusionlens.analysis.probes.settings.recipe import DenseRecipe
+from diffusionlens.analysis.probes.tasks.depth import Depth
+from diffusionlens.analysis.probes.tasks.segmentation import Segmentation
 from diffusionlens.errors import InputError
 
 from .test_planted import GRID, PlantedStore

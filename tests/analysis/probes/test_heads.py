@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from diffusionlens.analysis.probes.heads import LayerHeads
-from diffusionlens.analysis.probes.kinds import KINDS, LayerTokens, partners, with_partner
-from diffusionlens.analysis.probes.optimizer import SideBySide, schedule_factor
-from diffusionlens.analysis.probes.points import mix_at
+from diffusionlens.analysis.probes.geometry.points import mix_at
+from diffusionlens.analysis.probes.heads.kinds import KINDS, LayerTokens, partners, with_partner
+from diffusionlens.analysis.probes.heads.linear import LayerHeads
+from diffusionlens.analysis.probes.heads.optimizer import SideBySide, schedule_factor
 
 CPU = torch.device("cpu")
 

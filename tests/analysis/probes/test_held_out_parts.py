@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from diffusionlens import probe
-from diffusionlens.analysis.probes.classification import classify_layer, learning_parts
-from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.presets import recipe_for
-from diffusionlens.analysis.probes.recipe import ClassificationRecipe
-from diffusionlens.analysis.probes.training import split_held_out
+from diffusionlens.analysis.probes.heads.kinds import KINDS
+from diffusionlens.analysis.probes.heads.training import split_held_out
+from diffusionlens.analysis.probes.settings.presets import recipe_for
+from diffusionlens.analysis.probes.settings.recipe import ClassificationRecipe
+from diffusionlens.analysis.probes.tasks.classification import classify_layer, learning_parts
 from diffusionlens.errors import InputError
 
 from ...data.files import save_grey, save_mask

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from diffusionlens.analysis.probes.outcome import per_image_of
-from diffusionlens.analysis.probes.scores import LayerScores, jackknife, score_rows
-from diffusionlens.analysis.probes.segmentation import Segmentation
+from diffusionlens.analysis.probes.outcomes.outcome import per_image_of
+from diffusionlens.analysis.probes.outcomes.scores import LayerScores, jackknife, score_rows
+from diffusionlens.analysis.probes.tasks.segmentation import Segmentation
 from diffusionlens.comparison.paired import paired_differences
 
 CLASSES = 6

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from diffusionlens import probe
-from diffusionlens.analysis.probes.linear_protocol import head_input, input_names
-from diffusionlens.analysis.probes.presets import recipe_for
+from diffusionlens.analysis.probes.settings.presets import recipe_for
+from diffusionlens.analysis.probes.tasks.linear_protocol import head_input, input_names
 from diffusionlens.data.sample import Picture
 from diffusionlens.data.transforms.random_resized_crops import RandomResizedCrops
 from diffusionlens.errors import InputError

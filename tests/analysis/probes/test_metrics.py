@@ -9,8 +9,9 @@ from torch.nn import functional
 from torchmetrics.classification import MulticlassJaccardIndex
 from torchmetrics.regression import MeanSquaredError
 
-from diffusionlens.analysis.probes.classification import few_shot, unit_rows
-from diffusionlens.analysis.probes.depth import (
+from diffusionlens.analysis.probes.geometry.upsampled import count_classes, tally_upsampled, upsample
+from diffusionlens.analysis.probes.tasks.classification import few_shot, unit_rows
+from diffusionlens.analysis.probes.tasks.depth import (
     EIGEN_CROP,
     GARG_CROP,
     Depth,
@@ -18,9 +19,8 @@ from diffusionlens.analysis.probes.depth import (
     expected_depth,
     sigloss,
 )
-from diffusionlens.analysis.probes.knn import knn_predict
-from diffusionlens.analysis.probes.segmentation import Segmentation
-from diffusionlens.analysis.probes.upsampled import count_classes, tally_upsampled, upsample
+from diffusionlens.analysis.probes.tasks.knn import knn_predict
+from diffusionlens.analysis.probes.tasks.segmentation import Segmentation
 from diffusionlens.errors import InputError
 
 

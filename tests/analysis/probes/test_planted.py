@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.presets import recipe_for
-from diffusionlens.analysis.probes.recipe import DenseRecipe
-from diffusionlens.analysis.probes.scores import LayerScores, gain_rows, score_rows, student
-from diffusionlens.analysis.probes.segmentation import Segmentation
-from diffusionlens.analysis.probes.training import best_rates, evaluate_dense, split_held_out, train_dense
+from diffusionlens.analysis.probes.heads.kinds import KINDS
+from diffusionlens.analysis.probes.heads.training import best_rates, evaluate_dense, split_held_out, train_dense
+from diffusionlens.analysis.probes.outcomes.scores import LayerScores, gain_rows, score_rows, student
+from diffusionlens.analysis.probes.settings.presets import recipe_for
+from diffusionlens.analysis.probes.settings.recipe import DenseRecipe
+from diffusionlens.analysis.probes.tasks.segmentation import Segmentation
 
 GRID = (4, 4)
 

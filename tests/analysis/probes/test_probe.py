@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from diffusionlens import probe
-from diffusionlens.analysis.probes.kinds import KINDS
-from diffusionlens.analysis.probes.presets import recipe_for
+from diffusionlens.analysis.probes.heads.kinds import KINDS
+from diffusionlens.analysis.probes.settings.presets import recipe_for
 from diffusionlens.errors import InputError
 from diffusionlens.results import read_table
 

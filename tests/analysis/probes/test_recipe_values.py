@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from diffusionlens import probe
-from diffusionlens.analysis.probes.budget import training_bytes
-from diffusionlens.analysis.probes.presets import recipe_for
+from diffusionlens.analysis.probes.cached.budget import training_bytes
+from diffusionlens.analysis.probes.settings.presets import recipe_for
 from diffusionlens.errors import InputError
 
 from ...test_hostile_requests import refused
@@ -222,8 +222,10 @@ def test_the_command_ends_with_one_line_and_status_2(
 
 
 def test_memory_is_asked_for_before_any_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffusionlens.analysis.probes.budget.free_memory", lambda _: 10**7)
-    monkeypatch.setattr("diffusionlens.analysis.probes.cached.open_store", lambda *_: pytest.fail("a forward pass"))
+    monkeypatch.setattr("diffusionlens.analysis.probes.cached.budget.free_memory", lambda _: 10**7)
+    monkeypatch.setattr(
+        "diffusionlens.analysis.probes.cached.probe.open_store", lambda *_: pytest.fail("a forward pass")
+    )
     told = r"points=100000, batch_size=16, iterations=300 and 3 rates takes [\d.]+ GB of memory at least, where 0.0 are free"
     with pytest.raises(InputError, match=told):
         probe("segmentation", MODEL, TEST, TRAIN, options=["points=100000"])

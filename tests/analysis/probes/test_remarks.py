@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from diffusionlens import open_data, probe
-from diffusionlens.analysis.probes.outcome import rates_chosen
-from diffusionlens.analysis.probes.overlap import pictures_in_both
+from diffusionlens.analysis.probes.outcomes.outcome import rates_chosen
+from diffusionlens.analysis.probes.outcomes.overlap import pictures_in_both
 from diffusionlens.cli import main
 from diffusionlens.errors import InputError
 from diffusionlens.pages.findings import findings
@@ -164,8 +164,8 @@ def test_what_auto_came_to_is_written(
     kind: str, wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = TEST if kind == "scenes" else nyu(tmp_path / "set", [1000, 2000, 3000, 4000]).replace("nyuv2", kind)
-    monkeypatch.setattr("diffusionlens.analysis.probes.depth.EIGEN_SIZE", (32, 32))
-    monkeypatch.setattr("diffusionlens.analysis.probes.depth.EIGEN_CROP", (2, 30, 2, 30))
+    monkeypatch.setattr("diffusionlens.analysis.probes.tasks.depth.EIGEN_SIZE", (32, 32))
+    monkeypatch.setattr("diffusionlens.analysis.probes.tasks.depth.EIGEN_CROP", (2, 30, 2, 30))
     options = ["iterations=2", "points=8", "bins=8"]
     done = probe("depth", MODEL, text, text, layers="last", seeds=1, tokens="patch", options=options)
     assert done is not None

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from diffusionlens.analysis.probes.classification import Classification
-from diffusionlens.analysis.probes.scores import LayerScores, score_rows
-from diffusionlens.analysis.probes.segmentation import Segmentation
+from diffusionlens.analysis.probes.outcomes.scores import LayerScores, score_rows
+from diffusionlens.analysis.probes.tasks.classification import Classification
+from diffusionlens.analysis.probes.tasks.segmentation import Segmentation
 
 
 def test_rare_classes_do_not_lift_the_interval_of_miou() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from diffusionlens.analysis.probes import store as module
-from diffusionlens.analysis.probes.store import StoreRequest, TokenStore, open_store
+from diffusionlens.analysis.probes.cached import store as module
+from diffusionlens.analysis.probes.cached.store import StoreRequest, TokenStore, open_store
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.data import open_data
 from diffusionlens.errors import InputError

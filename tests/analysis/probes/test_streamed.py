@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diffusionlens import probe
-from diffusionlens.analysis.probes.kinds import KINDS
+from diffusionlens.analysis.probes.heads.kinds import KINDS
 from diffusionlens.errors import InputError
 from diffusionlens.results import read_table
 

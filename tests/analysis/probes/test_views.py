@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from diffusionlens.analysis.probes.depth import Depth, sigloss
-from diffusionlens.analysis.probes.heads import LayerHeads
-from diffusionlens.analysis.probes.kinds import KINDS, with_partner
-from diffusionlens.analysis.probes.optimizer import schedule_factor
-from diffusionlens.analysis.probes.presets import recipe_for
-from diffusionlens.analysis.probes.segmentation import Segmentation
-from diffusionlens.analysis.probes.stream import _map_losses
-from diffusionlens.analysis.probes.views import Padding, upsampled_mean, whole, windows
+from diffusionlens.analysis.probes.geometry.views import Padding, upsampled_mean, whole, windows
+from diffusionlens.analysis.probes.heads.kinds import KINDS, with_partner
+from diffusionlens.analysis.probes.heads.linear import LayerHeads
+from diffusionlens.analysis.probes.heads.optimizer import schedule_factor
+from diffusionlens.analysis.probes.settings.presets import recipe_for
+from diffusionlens.analysis.probes.streamed.training import _map_losses
+from diffusionlens.analysis.probes.tasks.depth import Depth, sigloss
+from diffusionlens.analysis.probes.tasks.segmentation import Segmentation
 
 
 def naive_slide(

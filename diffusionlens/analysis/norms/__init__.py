@@ -1,0 +1,1 @@
+"""`norms`: how long the tokens are, and which are outliers."""

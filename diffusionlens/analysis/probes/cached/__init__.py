@@ -1,0 +1,1 @@
+"""Probing from cached tokens: every picture goes through the model once, and heads of every layer learn from the disk."""

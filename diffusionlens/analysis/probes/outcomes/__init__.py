@@ -1,0 +1,1 @@
+"""From finished heads to rows, intervals, warnings and pictures."""

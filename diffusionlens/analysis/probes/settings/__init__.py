@@ -1,0 +1,1 @@
+"""What can be said of how heads are trained and scored."""

@@ -1,0 +1,1 @@
+"""The tasks: what heads are asked for, and what counts as right."""

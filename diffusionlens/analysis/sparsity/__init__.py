@@ -1,0 +1,1 @@
+"""`sparsity`: how many tokens a token attends to."""
