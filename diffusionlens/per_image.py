@@ -1,4 +1,4 @@
-"""Values of single pictures: millions for thousands of pictures, so they stay columns of numbers until they are written."""
+"""Values of single pictures: millions for thousands of pictures, so they stay on a shelf until they are written."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from diffusionlens.results import PER_IMAGE_COLUMNS
+from diffusionlens.shelf import Shelf
 
 
 @dataclass(frozen=True)
@@ -23,20 +24,22 @@ class Series:
 
 @dataclass(frozen=True)
 class Block:
-    """Several series of the same pictures. `names` [P] of the pictures, `values` [P,C], NaN where a picture has none."""
+    """Several series of the same pictures. `names` [P] of the pictures, `values` P rows of C numbers, NaN where a picture has
+    none."""
 
     model: str
     data: str
     analysis: str
     series: Sequence[Series]
     names: NDArray[Any]
-    values: NDArray[np.float64]
+    values: Shelf
 
     def frames(self) -> Iterator[pd.DataFrame]:
         """One table for every series that has values, with the columns of per_image.csv.gz."""
         for place, series in enumerate(self.series):
-            defined = ~np.isnan(self.values[:, place])
-            frame = pd.DataFrame({"name": self.names[defined], "value": self.values[defined, place]})
+            values = self.values.columns(slice(place, place + 1)).ravel()
+            defined = ~np.isnan(values)
+            frame = pd.DataFrame({"name": self.names[defined], "value": values[defined]})
             keys = {"model": self.model, "data": self.data, "analysis": self.analysis, **vars(series)}
             yield frame.assign(**keys)[PER_IMAGE_COLUMNS]
 

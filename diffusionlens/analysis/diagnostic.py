@@ -16,6 +16,9 @@ from diffusionlens.capture import AttentionBlock, Trace
 from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.results import Row
+from diffusionlens.shelf import Numbers, Shelf
+
+NUMBERS = 2**22  # of all pictures, that a part of a table takes up at once: 32 MiB, some times over
 
 Need = Literal["boxes", "masks", "labels", "attention", "cls"]
 
@@ -96,9 +99,6 @@ class Diagnostic(Metric):
     options_type: ClassVar[type[Options]] = Options
     full_state_update = False
 
-    index: list[Tensor]
-    numerator: list[Tensor]
-    denominator: list[Tensor]
     extra_forwards: Tensor
 
     def __init__(self, context: Context, options: Options) -> None:
@@ -111,8 +111,13 @@ class Diagnostic(Metric):
         self.kept: dict[Any, Any] = {}
         """What is shown of single pictures; gathered from all processes."""
         self.add_state("extra_forwards", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        for state in ("index", "numerator", "denominator"):
-            self.add_state(state, default=[], dist_reduce_fx="cat")
+        self.shelves = {name: Shelf() for name in ("index", "numerator", "denominator")}
+        """One row for every recorded picture: its index in the data set, and what `record` got. Subclasses may add shelves
+        (and then put one row a picture on them, too); those of all processes are joined after the pass."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.shelves = {name: Shelf() for name in self.shelves}
 
     @property
     @abstractmethod
@@ -157,34 +162,39 @@ class Diagnostic(Metric):
         undefined = torch.isnan(numerator)
         weight = torch.ones_like(numerator) if denominator is None else denominator.clone()
         weight[undefined] = 0
-        self.index.append(torch.tensor([sample.index for sample in batch.samples]))
-        self.numerator.append(torch.where(undefined, 0, numerator).float().cpu())
-        self.denominator.append(weight.float().cpu())
+        self.shelves["index"].append(np.array([[sample.index] for sample in batch.samples]))
+        self.shelve("numerator", torch.where(undefined, 0, numerator).float())
+        self.shelve("denominator", weight.float())
+
+    def shelve(self, name: str, rows: Tensor) -> None:
+        """Puts rows [B,...] on a shelf, one a picture."""
+        self.shelves[name].append(rows.flatten(1).cpu().numpy())
 
     @property
     def order(self) -> list[int]:
         """Index in the data set of every recorded picture, ascending."""
-        index = _joined(self.index)
-        return [] if index is None else sorted(index.tolist())
+        return sorted(self.shelves["index"].columns().ravel().tolist())
 
-    def ordered(self, state: str, columns: slice = slice(None)) -> Tensor | None:
-        """A list state as one tensor, pictures in the order of the data set; None when no picture came."""
-        values, index = _joined(getattr(self, state), columns), _joined(self.index)
-        return None if values is None or index is None else values[index.argsort()]
+    def ordered(self, shelf: str, columns: slice = slice(None)) -> Numbers:
+        """Some columns of a shelf, pictures in the order of the data set; [0,0] when no picture came."""
+        return self.shelves[shelf].columns(columns)[self.shelves["index"].columns().ravel().argsort()]
 
     def recorded(self, columns: slice = slice(None)) -> Part:
         """What `record` got, of some of the columns."""
         named = self.columns[columns]
-        numerator, denominator = self.ordered("numerator", columns), self.ordered("denominator", columns)
-        if numerator is None or denominator is None:
-            empty = np.zeros((0, len(named)))
-            return named, empty, empty
-        return named, numerator.double().numpy(), denominator.double().numpy()
+        found = (self.ordered(name, columns).astype(np.float64) for name in ("numerator", "denominator"))
+        numerator, denominator = (values if len(values) else np.zeros((0, len(named))) for values in found)
+        return named, numerator, denominator
+
+    def at_once(self, numbers: int = 1) -> int:
+        """How many columns, or groups of so many columns, fit into a part of `series`."""
+        return max(1, NUMBERS // (numbers * max(1, len(self.shelves["index"]))))
 
     def series(self) -> Iterator[Part]:
         """Columns with numerator and denominator [pictures, columns], in parts that fit into memory; subclasses may add
         derived columns."""
-        yield self.recorded()
+        for start in range(0, len(self.columns), self.at_once()):
+            yield self.recorded(slice(start, start + self.at_once()))
 
     def table(self) -> list[Row]:
         """Every metric's rows, those of several heads also averaged as head "mean"."""
@@ -215,15 +225,6 @@ class Diagnostic(Metric):
 
     def compute(self) -> list[Row]:
         return self.table()
-
-
-def _joined(state: list[Tensor] | Tensor, columns: slice = slice(None)) -> Tensor | None:
-    """A list state is a list before it is gathered from the processes, and a tensor after."""
-    if isinstance(state, Tensor):
-        state = [state] if state.numel() else []
-    if not state:
-        return None
-    return torch.cat(state if columns == slice(None) else [part[:, columns] for part in state])
 
 
 def _row(analysis: str, column: Column, value: float, bounds: tuple[float, float], n: int) -> Row:

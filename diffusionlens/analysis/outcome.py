@@ -22,6 +22,7 @@ from diffusionlens.material import ModelMaterial
 from diffusionlens.memory import peak_memory
 from diffusionlens.per_image import Block, PerImage, Series
 from diffusionlens.results import COLUMNS, Row, tidy, to_frame
+from diffusionlens.shelf import Shelf
 
 
 def rows_of(diagnostics: Sequence[Diagnostic]) -> list[Row]:
@@ -50,7 +51,9 @@ def per_image_of(run: Run, source: PictureSource) -> PerImage:
                 Series(column.metric, column.layer, str(column.head or ""), column.token or "")
                 for column in (columns[place] for place in kept)
             ]
-            parts.append(Block(run.backbone.label, source.label, diagnostic.name, series, names, values[:, kept]))
+            shelf = Shelf()
+            shelf.append(values[:, kept])
+            parts.append(Block(run.backbone.label, source.label, diagnostic.name, series, names, shelf))
     return PerImage(parts)
 
 

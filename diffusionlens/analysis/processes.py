@@ -113,9 +113,20 @@ class Processes:
         return value if self.count == 1 else self._exchange(value)[0]
 
     def merge(self, diagnostic: Diagnostic) -> None:
-        """Brings what all processes' diagnostics have seen into the first one's, by its states' own reductions."""
+        """Brings what all processes' diagnostics have seen into the first one's: states by their own reductions, and shelves a
+        few MiB at a time, all of them in the same order of processes."""
         for other in self.gather(diagnostic.metric_state)[1:]:
             diagnostic.merge_state(other)
+        if self.count == 1:
+            return
+        for shelf in diagnostic.shelves.values():
+            groups = self._exchange(shelf.settle())
+            for sender in range(1, self.count):
+                own = shelf.groups() if self.rank == sender else iter(())
+                for _ in range(groups[sender]):
+                    rows = self.gather(next(own, None))
+                    if self.rank == 0:
+                        shelf.append(rows[sender])
 
     def _exchange(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.count

@@ -86,7 +86,8 @@ _FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "Do patches still know where the object is?",
         "Share of pictures in which the patch most similar to the query lies on the object, by layer; bands are 95 % Wilson "
         "intervals. A curve that falls towards the last layer is the mark of semantic diffusion. Below the chance line, "
-        "the image token looks like the background. Dotted: chance; dash-dotted: always pointing at the centre patch.",
+        "the image token looks like the background. In layer 0 CLS has seen nothing: it is the same for every picture. Dotted: "
+        "chance; dash-dotted: always pointing at the centre patch.",
         lambda results, models, _: pib_by_layer(results, models),
     ),
     (

@@ -118,7 +118,8 @@ def _pib(own: _Numbers) -> str | None:
     if best.layer == last.layer:
         return text
     if overlap(best, last):
-        return f"{text} No layer can be told to point better: the highest is layer {best.layer} with {with_interval(best)} %."
+        highest = f"layer {best.layer} with {with_interval(best)} %"
+        return f"{text} Of the blocks none can be told to point better: the highest is {highest}."
     return (
         f"{text} Layer {best.layer} points better, with {with_interval(best)} %: PiB falls by "
         f"{short(best.value - last.value)} points from there to the last layer."

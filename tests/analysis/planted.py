@@ -133,6 +133,15 @@ def planted_context(
     return Context(trace.backbone, reported, tuple(range(pictures)), frozenset(provides), seed, tuple(samples))
 
 
+def joined(parts: Sequence[Diagnostic]) -> Diagnostic:
+    """What several processes have measured, in the first one's diagnostic, as `Processes.merge` leaves it."""
+    for other in parts[1:]:
+        parts[0].merge_state(other.metric_state)
+        for name, shelf in other.shelves.items():
+            parts[0].shelves[name].append(shelf.columns())
+    return parts[0]
+
+
 def feed_planted(
     diagnostic: Diagnostic, trace: Trace, batch: Batch, size: int, chosen: Sequence[int] | None = None
 ) -> None:

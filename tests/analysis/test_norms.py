@@ -10,7 +10,7 @@ from diffusionlens.analysis.norms.diagnostic import Norms, NormsOptions
 from diffusionlens.capture import Trace
 from diffusionlens.data.sample import Batch
 from diffusionlens.results import Row
-from tests.analysis.planted import feed_planted, patch_mask, planted_batch, planted_context, planted_trace
+from tests.analysis.planted import feed_planted, joined, patch_mask, planted_batch, planted_context, planted_trace
 
 GRID = (5, 7)
 PICTURES = 40
@@ -204,8 +204,7 @@ def test_two_processes_give_the_table_of_one() -> None:
         feed_planted(part, trace, batch, 6, range(rank, PICTURES, 2))
         part.finish()
         parts.append(part)
-    parts[0].merge_state(parts[1].metric_state)
-    _assert_same(parts[0].table(), _run(trace, batch, {"boxes"}).table())
+    _assert_same(joined(parts).table(), _run(trace, batch, {"boxes"}).table())
     assert parts[0].order == list(range(PICTURES))
 
 

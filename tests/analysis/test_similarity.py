@@ -13,7 +13,7 @@ from diffusionlens.analysis.similarity.dse import dse_code, dse_paper
 from diffusionlens.capture import Trace
 from diffusionlens.data.sample import Batch
 from diffusionlens.results import Row
-from tests.analysis.planted import feed_planted, patch_mask, planted_batch, planted_context, planted_trace
+from tests.analysis.planted import feed_planted, joined, patch_mask, planted_batch, planted_context, planted_trace
 
 GRID = (4, 6)
 WIDTH = 12
@@ -238,8 +238,7 @@ def test_two_processes_give_the_table_of_one(options: SimilarityOptions) -> None
         feed_planted(part, trace, batch, 3, range(rank, PICTURES, 2))
         part.finish()
         parts.append(part)
-    parts[0].merge_state(parts[1].metric_state)
-    _assert_same(parts[0].table(), _run(trace, batch, {"masks"}, options=options).table())
+    _assert_same(joined(parts).table(), _run(trace, batch, {"masks"}, options=options).table())
 
 
 def test_asking_twice_and_starting_again() -> None:

@@ -35,7 +35,7 @@ def test_a_fall_is_stated_only_when_the_intervals_are_apart() -> None:
     assert "Layer 3 points better" in apart
     assert "falls by 30.0 points" in apart
     touching = text(pib(3, 55, 45, 65, (20, 9, 30)) + last)
-    assert "No layer can be told to point better: the highest is layer 3" in touching
+    assert "Of the blocks none can be told to point better: the highest is layer 3" in touching
     assert "falls" not in touching
     assert "No layer" not in text(pib(3, 30, 21, 40, (1, 0, 2)) + last)  # the last is the highest
 

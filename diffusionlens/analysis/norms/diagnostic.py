@@ -16,6 +16,7 @@ from diffusionlens.capture import Stream, Trace
 from diffusionlens.data.sample import Batch
 from diffusionlens.material import NormHistogram
 from diffusionlens.results import Row
+from diffusionlens.shelf import Shelf
 
 STREAMS: tuple[Stream, ...] = ("raw", "normed")
 _HISTOGRAM_BINS = 80
@@ -45,14 +46,9 @@ class Norms(Diagnostic):
     options_type = NormsOptions
     options: NormsOptions
 
-    patch_norms: list[Tensor]
-    background: list[Tensor]
-    neighbor_cos: list[Tensor]
-
     def __init__(self, context: Context, options: NormsOptions) -> None:
         super().__init__(context, options)
-        for state in ("patch_norms", "background", "neighbor_cos"):
-            self.add_state(state, default=[], dist_reduce_fx="cat")
+        self.shelves |= {name: Shelf() for name in ("patch_norms", "background", "neighbor_cos")}
         self.by_mask = "masks" in context.provides and "parsing" not in context.provides
         self.has_background = "boxes" in context.provides or self.by_mask
         if not self.has_background:
@@ -94,23 +90,22 @@ class Norms(Diagnostic):
                 if self.context.backbone.registers:
                     means.append(tokens.registers.norm(dim=-1).mean(1))
         self.record(batch, torch.stack(means, 1))
-        self.patch_norms.append(torch.stack(patch_norms, 1).cpu())
+        self.shelve("patch_norms", torch.stack(patch_norms, 1))
         if self.has_neighbors:
-            self.neighbor_cos.append(_neighbor_cosine(trace).cpu())
+            self.shelve("neighbor_cos", _neighbor_cosine(trace))
         if self.has_background:
             backbone = self.context.backbone
             regions = [
                 background_patches(s, backbone.grid, backbone.patch_size, by_mask=self.by_mask).flatten()
                 for s in batch.samples
             ]
-            self.background.append(torch.stack(regions))
+            self.shelve("background", torch.stack(regions))
 
     def _patch_norms(self, layer: int, stream: Stream) -> Floats:
         """[pictures,P] of one layer, pictures in the order of the data set."""
         place = self.context.layers.index(layer) * len(STREAMS) + STREAMS.index(stream)
-        # Only this layer is joined and ordered: all of them together are a gigabyte for 50,000 pictures.
-        index = torch.cat(_parts(self.index))
-        return torch.cat([part[:, place] for part in _parts(self.patch_norms)])[index.argsort()].double().numpy()
+        patches = self.context.grid[0] * self.context.grid[1]
+        return self.ordered("patch_norms", slice(place * patches, (place + 1) * patches)).astype(np.float64)
 
     def thresholds(self, layer: int) -> dict[str, float]:
         """Rule -> threshold; infinity for the valley rule of a unimodal histogram."""
@@ -127,10 +122,13 @@ class Norms(Diagnostic):
         yield from super().series()
         if not self.order:
             return
-        cosine, background = self.ordered("neighbor_cos"), self.ordered("background")
-        near = None if cosine is None else cosine.double().numpy()
+        near = self.ordered("neighbor_cos").astype(np.float64) if self.has_neighbors else None
+        background = self.ordered("background") if self.has_background else None
         extra: list[tuple[Column, Floats, Floats]] = []
         for layer in self.context.layers:
+            if len(extra) >= self.at_once():
+                yield _part(extra)
+                extra = []
             norms = self._patch_norms(layer, self.options.tokens)
             for rule, threshold in self.thresholds(layer).items():
                 outlier = norms > threshold
@@ -144,10 +142,9 @@ class Norms(Diagnostic):
                     extra.append((column, (near * chosen).sum(1), chosen.sum(1).astype(float)))
                 if background is not None:
                     column = Column("outlier_background_share", layer, token=rule)
-                    hidden = (outlier & background.numpy()).sum(1).astype(float)
+                    hidden = (outlier & background).sum(1).astype(float)
                     extra.append((column, hidden, outlier.sum(1).astype(float)))
-        columns, above, below = zip(*extra, strict=True)
-        yield list(columns), np.column_stack(above), np.column_stack(below)
+        yield _part(extra)
 
     def table(self) -> list[Row]:
         rows = super().table()
@@ -178,9 +175,9 @@ class Norms(Diagnostic):
         return found
 
 
-def _parts(state: list[Tensor] | Tensor) -> list[Tensor]:
-    """A list state before it is gathered from the processes, and after, when it is one tensor."""
-    return [state] if isinstance(state, Tensor) else state
+def _part(series: Sequence[tuple[Column, Floats, Floats]]) -> Part:
+    columns, above, below = zip(*series, strict=True)
+    return list(columns), np.column_stack(above), np.column_stack(below)
 
 
 def _neighbor_cosine(trace: Trace) -> Tensor:

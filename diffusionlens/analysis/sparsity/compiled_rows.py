@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 
 TOP = 10
+SCALE = 2.0**60
+"""Of the weights whose squares are summed: the square of a weight of 1e-20 is below float32's range, and that of 1 is far from
+its other end."""
 MASS, SQUARES, ENERGY, SUPPORT, OBJECTS, DISTANCE, LARGEST_WEIGHT, LARGEST_LOGIT, LOGIT_STD = range(9)
 FIELDS = 9
 
 _GROUPS = 16
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO, _ONE, _SCALE = np.float32(0), np.float32(1), np.float32(SCALE)
 # Sums may be reordered, which is what lets them be vectorised; NaN does not occur (the caller checks the outcome).
 _FASTMATH = {"reassoc", "contract", "arcp", "nsz", "nnan"}
 
@@ -79,7 +82,8 @@ def _sums_of_rows(
                 weight = weights[group, query, prefix + key]
                 logit = logits[group, query, prefix + key]
                 mass += weight
-                squares += weight * weight
+                scaled = weight * _SCALE
+                squares += scaled * scaled
                 energy += weight * energies[group, query, prefix + key]
                 support += _ONE if weight > _ZERO else _ZERO
                 on_objects += weight * objects[picture, key]
@@ -143,8 +147,8 @@ def sums_of_rows(
         heads: heads per picture. prefix: tokens before the first patch; P = N - prefix.
 
     Returns:
-        [pictures*heads,N,FIELDS], of which LARGEST_WEIGHT, LARGEST_LOGIT and LOGIT_STD are over all keys and DISTANCE
-        is 0 for prefix queries; and [pictures*heads,N,10] ascending, filled up with zeros when P < 10.
+        [pictures*heads,N,FIELDS], of which SQUARES is of weights times SCALE, LARGEST_WEIGHT, LARGEST_LOGIT and LOGIT_STD are
+        over all keys and DISTANCE is 0 for prefix queries; and [pictures*heads,N,10] ascending, filled up with zeros when P < 10.
     """
     groups, tokens, _ = weights.shape
     sums = np.empty((groups, tokens, FIELDS), np.float32)

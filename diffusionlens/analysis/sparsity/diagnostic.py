@@ -16,8 +16,6 @@ from diffusionlens.analysis.sparsity.row_sums import TOP, RowSums, map_sums, mea
 from diffusionlens.capture import AttentionBlock, Trace
 from diffusionlens.data.sample import Batch
 
-_NUMBERS = 2**22  # of all pictures, that the table takes up at once: 32 MiB, some times over
-
 _SPREAD = (
     "support",
     "density",
@@ -149,7 +147,7 @@ class Sparsity(Diagnostic):
     def series(self) -> Iterator[Part]:
         """The heads' series, and behind them their average as head "mean"."""
         of_a_layer = self.context.backbone.heads * len(self.series_of_a_head)
-        at_once = max(1, _NUMBERS // (of_a_layer * max(1, len(self.order))))
+        at_once = self.at_once(of_a_layer)
         parts = [range(start, min(start + at_once, len(self.layers))) for start in range(0, len(self.layers), at_once)]
         for part in parts:
             yield self.recorded(slice(part.start * of_a_layer, part.stop * of_a_layer))

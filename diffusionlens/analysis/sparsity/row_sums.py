@@ -14,12 +14,12 @@ from torch import Tensor
 from diffusionlens.analysis.sparsity import compiled_rows
 from diffusionlens.capture import AttentionBlock
 
-TOP = compiled_rows.TOP
+TOP, SCALE = compiled_rows.TOP, compiled_rows.SCALE
 
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over `n` keys of every row, each [...]: of w, of sign(w), of w log w and of w^2; `best` the largest weights
+    """Sums over `n` keys of every row, each [...]: of w, of sign(w), of w log w and of (w SCALE)^2; `best` the largest weights
     in ascending order, [...,TOP], zeros first when n < TOP. `a + b` are the sums over the keys of both."""
 
     n: int
@@ -39,7 +39,7 @@ class RowSums:
             # Weights are non-negative, so their signs count them; comparing and counting costs four times as much.
             support=weights.sign().sum(-1),
             w_log_w=(weights.clamp(min=smallest).log_() * weights).sum(-1),
-            squares=torch.linalg.vector_norm(weights, dim=-1).square(),
+            squares=torch.linalg.vector_norm(weights * SCALE, dim=-1).square(),
             best=_largest(weights),
         )
 
@@ -54,8 +54,12 @@ class RowSums:
         )
 
     def entropy(self) -> Tensor:
-        """In nats."""
-        return (self.mass.log() - self.w_log_w / self.mass).clamp_(min=0)
+        """In nats, from 0 to the logarithm of the support.
+
+        Where the weights are below float32's normal range (1e-38) they have a few bits left, and the entropy is between these
+        bounds and no better than they are.
+        """
+        return (self.mass.log() - self.w_log_w / self.mass).clamp_(min=0).minimum(self.support.log())
 
     def hoyer(self) -> Tensor:
         """Hoyer sparsity (sqrt n - |w|_1/|w|_2) / (sqrt n - 1): 0 for equal weights, 1 for a single one.
@@ -65,7 +69,7 @@ class RowSums:
         root = self.n**0.5
         if self.n == 1:
             return torch.full_like(self.mass, torch.nan)
-        return ((root - self.mass / self.squares.sqrt()) / (root - 1)).clamp_(0, 1)
+        return ((root - self.mass / (self.squares.sqrt() / SCALE)) / (root - 1)).clamp_(0, 1)
 
     def top_mass(self, k: int) -> Tensor:
         """Share of the k <= TOP largest weights."""

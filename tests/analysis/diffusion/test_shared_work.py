@@ -10,6 +10,7 @@ from diffusionlens.analysis.measure import feed
 from diffusionlens.data.sample import Sample, collate
 from diffusionlens.data.transforms.fit import FitTransform
 from tests.analysis.diffusion.encoders import ColouredBoxes, planted_encoder
+from tests.analysis.planted import joined
 
 
 def test_states_of_two_processes_merge_to_the_table_of_one() -> None:
@@ -29,9 +30,7 @@ def test_states_of_two_processes_merge_to_the_table_of_one() -> None:
                 batch = collate([picture(index) for index in part[start : start + 4]])
                 feed([diagnostic], backbone, batch, {0, 1}, torch.device("cpu"))
             measured.append(diagnostic)
-        for other in measured[1:]:
-            measured[0].merge_state(other.metric_state)
-        tables.append(measured[0].table())
+        tables.append(joined(measured).table())
         assert int(measured[0].extra_forwards) == 3 * 32 + 3 * 2 * 6
     names = [[(row.metric, row.layer, row.token) for row in table] for table in tables]
     assert names[0] == names[1]
