@@ -142,6 +142,24 @@ def test_check_counts_what_it_could_open(
     assert "2 found, 0 opened, 2 unreadable" in capsys.readouterr().out
 
 
+def test_check_of_several_models_goes_on_after_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.pth").write_text("to do: train longer\n")
+    models = [str(tmp_path / "notes.pth"), MODEL, "missing.pth"]
+    assert run(monkeypatch, "check", *models) == 2
+    printed = capsys.readouterr()
+    assert "4 x 4 patches of 16 x 16 px" in printed.out
+    assert "2 of 3 models can't be used: " in printed.err
+    assert "notes.pth is a text file" in printed.err
+    assert "missing.pth does not exist" in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert run(monkeypatch, "check", *models, "--json") == 2
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["model"] for entry in found["refused"]] == [models[0], "missing.pth"]
+    assert [entry["label"] for entry in found["models"]] == ["a"]
+
+
 def test_names_do_not_command_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

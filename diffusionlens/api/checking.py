@@ -11,6 +11,7 @@ from diffusionlens.analysis.measure import Progress, chosen_pictures, refuse_dou
 from diffusionlens.api.requests import check_numbers, silent
 from diffusionlens.data import PictureSource, UnreadablePicture, open_data
 from diffusionlens.data.sample import IGNORE
+from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
 from diffusionlens.models.checkpoints.own_models import list_moments
 from diffusionlens.spec import parse_size
@@ -28,19 +29,33 @@ def check(
     pictures and annotations and what can't be read (every picture is opened, or `images` of them).
 
     Returns:
-        {"models": [...], "data": {...} or None}, plain values.
+        {"models": [...], "refused": [...], "data": {...} or None}, plain values. Of several models, those that can't be used
+        stand in "refused", each with its reason.
+
+    Raises:
+        InputError: the only model, or the data, can't be used; two models have one name.
     """
     check_numbers(images=images, batch_size=None, workers=0, seed=0)
-    described = []
+    described, refused = [], []
     for model in models:
-        backbone = load_model(model)
-        wanted = backbone.default_size() if size is None else parse_size(size)
-        refuse_too_large(backbone, wanted, torch.device("cpu"), attention=False)
-        backbone.set_size(wanted)
-        described.append({"label": backbone.label, **backbone.describe(), "checkpoints": list_moments(model)})
-    if described or data is None:
+        try:
+            described.append(_check_model(model, size))
+        except InputError as error:
+            if len(models) == 1:
+                raise
+            refused.append({"model": model, "reason": str(error)})
+    if described or not (refused or data):
         refuse_doubles([entry["label"] for entry in described])
-    return {"models": described, "data": None if data is None else _check_data(open_data(data), images, progress)}
+    found = None if data is None else _check_data(open_data(data), images, progress)
+    return {"models": described, "refused": refused, "data": found}
+
+
+def _check_model(model: str, size: str | None) -> dict[str, Any]:
+    backbone = load_model(model)
+    wanted = backbone.default_size() if size is None else parse_size(size)
+    refuse_too_large(backbone, wanted, torch.device("cpu"), attention=False)
+    backbone.set_size(wanted)
+    return {"label": backbone.label, **backbone.describe(), "checkpoints": list_moments(model)}
 
 
 def _check_data(source: PictureSource, images: int | None, progress: Progress) -> dict[str, Any]:

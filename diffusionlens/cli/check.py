@@ -25,9 +25,12 @@ def check(
         found = api.check(models or [], data, size=size, images=images, progress=progress)
     if as_json:
         say([json.dumps(found, indent=2, default=str)])
-        return
-    lines = [line for model in found["models"] for line in model_lines(model)]
-    say(map(printable, lines + ([] if found["data"] is None else data_lines(found["data"]))))
+    else:
+        lines = [line for model in found["models"] for line in model_lines(model)]
+        say(map(printable, lines + ([] if found["data"] is None else data_lines(found["data"]))))
+    if refused := found["refused"]:
+        reasons = "; ".join(entry["reason"] for entry in refused)
+        raise InputError(f"{len(refused)} of {len(models or [])} models can't be used: {reasons}")
 
 
 def model_lines(model: dict[str, Any]) -> list[str]:

@@ -46,6 +46,7 @@ def test_the_refusal_names_what_was_asked_for(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\n", "git lfs pull"),
         (b"<!DOCTYPE html><html>404</html>", "is a web page"),
+        ("Gewichte: größer\n".encode(), "is a text file .it begins 'Gewichte: größer"),
         (b"\x00\x01garbage" * 50, "not a whole|safely"),
         (b"PK\x03\x04" + b"\x00" * 40, "not a whole|safely"),
     ],

@@ -60,6 +60,19 @@ def _refuse_text(path: Path) -> None:
         raise InputError(f"{path} is a Git LFS pointer, not the weights; fetch them with `git lfs pull`")
     if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
         raise InputError(f"{path} is a web page, not a weights file; download it again")
+    if (text := _as_text(head)) is not None:
+        raise InputError(
+            f"{path} is a text file (it begins {text[:40]!r}); wanted the weights that torch.save or safetensors wrote"
+        )
+
+
+def _as_text(head: bytes) -> str | None:
+    """The beginning of a file as text; None where it is none: zip, pickle and safetensors all have control characters."""
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if all(sign.isprintable() or sign.isspace() for sign in text) else None
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
