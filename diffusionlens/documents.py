@@ -14,6 +14,8 @@ import yaml
 from diffusionlens.errors import InputError, in_short
 
 _SUFFIXES = (".yaml", ".yml")
+_LARGEST = 100_000
+"""Values of a document: a file of 300 bytes can stand for more than any memory holds, through aliases of aliases."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,10 @@ class DocumentKind:
             raise InputError(f"{self.word} {path} is not YAML ({reason})") from None
         except OSError as error:
             raise InputError(f"{self.word} {path} can't be read ({error.strerror})") from None
+        if _size(content, {}) > _LARGEST:
+            raise InputError(
+                f"{self.word} {path}: its aliases (*name) stand for over {_LARGEST} values; write out what is meant"
+            )
         if not isinstance(content, dict):
             raise InputError(f"{self.word} {path} holds no keys; wanted YAML of 'key: value'")
         bases = content.pop("extends", [])
@@ -102,6 +108,17 @@ class DocumentKind:
             except (yaml.YAMLError, ValueError, RecursionError):
                 raise InputError(f"--set {text}: '{value}' is not a YAML value; put it in quotes") from None
         return found
+
+
+def _size(content: object, known: dict[int, int]) -> int:
+    """How many values `content` holds, those of an alias as often as it stands there; what holds itself is not counted on."""
+    if not isinstance(content, dict | list):
+        return 1
+    if id(content) not in known:
+        known[id(content)] = 1
+        held = content.values() if isinstance(content, dict) else content
+        known[id(content)] = 1 + sum(_size(value, known) for value in held)
+    return known[id(content)]
 
 
 def as_json(content: Mapping[str, Any], what: str) -> str:

@@ -1,14 +1,17 @@
 """A shelf gives back what was put on it, from the disk or from memory, in parts or as a whole."""
 
 import gc
+import pickle
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from diffusionlens import shelf as module
-from diffusionlens.shelf import Shelf
+from diffusionlens.shelf import Shelf, Storage
 
 RNG = np.random.default_rng(0)
 
@@ -46,9 +49,35 @@ def test_nothing() -> None:
 
 def test_rows_of_one_kind() -> None:
     shelf = filled([np.zeros((2, 3), np.float32)])
-    for other in (np.zeros((2, 4), np.float32), np.zeros((2, 3)), np.zeros(3, np.float32)):
+    for other in (np.zeros((2, 4), np.float32), np.zeros((2, 3))):
         with pytest.raises(ValueError, match="among rows of 3 float32"):
             shelf.append(other)
+    fresh = Shelf()
+    with pytest.raises(ValueError, match=r"wanted .rows, columns"):
+        fresh.append(np.zeros(3))
+    fresh.append(np.ones((2, 3)))
+    assert fresh.columns().shape == (2, 3)
+
+
+def test_one_storage_for_several_shelves_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BYTES", 1)
+    storage = Storage()
+    shelves, rows = [Shelf(storage) for _ in range(4)], [RNG.normal(size=(6, 50, 9)) for _ in range(4)]
+    for group in range(6):
+        for shelf, own in zip(shelves, rows, strict=True):
+            shelf.append(own[group])
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda place: shelves[place % 4].columns(slice(2, 7)), range(200)))
+    for place, values in enumerate(found):
+        np.testing.assert_array_equal(values, rows[place % 4].reshape(-1, 9)[:, 2:7])
+
+
+def test_a_copy_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BYTES", 1)
+    rows = RNG.normal(size=(4, 5))
+    for copy in (deepcopy(filled([rows])), pickle.loads(pickle.dumps(filled([rows])))):
+        np.testing.assert_array_equal(copy.columns(), rows)
+    assert len(deepcopy(Shelf())) == 0
 
 
 def test_what_is_appended_may_change_afterwards_once_settled() -> None:

@@ -16,9 +16,9 @@ from diffusionlens.capture import AttentionBlock, Trace
 from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.models.backbone import Backbone
 from diffusionlens.results import Row
-from diffusionlens.shelf import Numbers, Shelf
+from diffusionlens.shelf import Numbers, Shelf, Storage
 
-NUMBERS = 2**22  # of all pictures, that a part of a table takes up at once: 32 MiB, some times over
+NUMBERS = 2**20  # of all pictures, that a part of a table takes up at once: 8 MiB, some times over
 
 Need = Literal["boxes", "masks", "labels", "attention", "cls"]
 
@@ -111,13 +111,15 @@ class Diagnostic(Metric):
         self.kept: dict[Any, Any] = {}
         """What is shown of single pictures; gathered from all processes."""
         self.add_state("extra_forwards", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.shelves = {name: Shelf() for name in ("index", "numerator", "denominator")}
+        self.storage = Storage()
+        self.shelves = {name: Shelf(self.storage) for name in ("index", "numerator", "denominator")}
         """One row for every recorded picture: its index in the data set, and what `record` got. Subclasses may add shelves
         (and then put one row a picture on them, too); those of all processes are joined after the pass."""
 
     def reset(self) -> None:
         super().reset()
-        self.shelves = {name: Shelf() for name in self.shelves}
+        self.storage = Storage()
+        self.shelves = {name: Shelf(self.storage) for name in self.shelves}
 
     @property
     @abstractmethod

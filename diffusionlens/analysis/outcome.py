@@ -22,7 +22,7 @@ from diffusionlens.material import ModelMaterial
 from diffusionlens.memory import peak_memory
 from diffusionlens.per_image import Block, PerImage, Series
 from diffusionlens.results import COLUMNS, Row, tidy, to_frame
-from diffusionlens.shelf import Shelf
+from diffusionlens.shelf import Shelf, Storage
 
 
 def rows_of(diagnostics: Sequence[Diagnostic]) -> list[Row]:
@@ -42,7 +42,7 @@ def table_of(run: Run, source: PictureSource) -> pd.DataFrame:
 
 def per_image_of(run: Run, source: PictureSource) -> PerImage:
     """Per-picture values of every series that is not of a single head."""
-    parts = []
+    parts, storage = [], Storage()
     for diagnostic in run.diagnostics:
         names = np.array([source.name(index) for index in diagnostic.order], dtype=object)
         for columns, values in diagnostic.per_image():
@@ -51,7 +51,7 @@ def per_image_of(run: Run, source: PictureSource) -> PerImage:
                 Series(column.metric, column.layer, str(column.head or ""), column.token or "")
                 for column in (columns[place] for place in kept)
             ]
-            shelf = Shelf()
+            shelf = Shelf(storage)
             shelf.append(values[:, kept])
             parts.append(Block(run.backbone.label, source.label, diagnostic.name, series, names, shelf))
     return PerImage(parts)

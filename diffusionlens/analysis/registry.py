@@ -119,6 +119,8 @@ def make(name: str, context: Context, options: Options) -> Diagnostic | LeftOut:
     for need in sorted(kind.needs):
         if need in ("boxes", "masks", "labels") and need not in context.provides:
             return LeftOut(name, f"the data has no {need}")
+        if need == "cls" and not context.backbone.has_cls:
+            return LeftOut(name, "the model has no CLS token")
         if need == "attention" and max(context.layers) == 0:
             return LeftOut(name, "layer 0 has no attention")
     diagnostic = kind(context, options)

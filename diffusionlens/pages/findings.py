@@ -119,7 +119,7 @@ def _pib(own: _Numbers) -> str | None:
         return text
     if overlap(best, last):
         highest = f"layer {best.layer} with {with_interval(best)} %"
-        return f"{text} Of the blocks none can be told to point better: the highest is {highest}."
+        return f"{text} Of the blocks measured none can be told to point better: the highest is {highest}."
     return (
         f"{text} Layer {best.layer} points better, with {with_interval(best)} %: PiB falls by "
         f"{short(best.value - last.value)} points from there to the last layer."
@@ -148,11 +148,11 @@ def _similarity(own: _Numbers) -> str | None:
     if lowest.value < last.value and not overlap(lowest, last):
         text += f", up from {with_interval(lowest)} in layer {lowest.layer}"
         if not overlap(highest, last) and last.value > highest.value:
-            text += ": higher than in any earlier block"
+            text += ": higher than in any earlier block measured"
     elif not overlap(highest, last):
         text += f", down from {with_interval(highest)} in layer {highest.layer}"
     else:
-        text += ", which can't be told apart from that of any earlier block"
+        text += ", which can't be told apart from that of any earlier block measured"
     return text + "."
 
 
@@ -166,7 +166,7 @@ def _rank(own: _Numbers) -> str | None:
     if len(series) > 1 and short(low.value) == short(high.value):
         text += ", as in every layer"
     elif len(series) > 1:
-        text += f"; over the layers it runs from {short(low.value)} (layer {low.layer})"
+        text += f"; over the layers measured it runs from {short(low.value)} (layer {low.layer})"
         text += f" to {short(high.value)} (layer {high.layer})"
     return f"{text}. It is one number of all pictures, without an interval."
 
@@ -187,7 +187,7 @@ def _norms(own: _Numbers) -> str | None:
     if elsewhere:
         top = max(elsewhere, key=lambda row: row.value)
         return f"{text}, though layer {top.layer} has {percent_with_interval(top)}."
-    return text + (", nor in any other layer." if len(shares) > 1 else ".")
+    return text + (", nor in any other layer measured." if len(shares) > 1 else ".")
 
 
 def _sparsity(own: _Numbers) -> str | None:

@@ -4,11 +4,10 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -242,8 +241,3 @@ def run_jobs(
         done.append(measurement)
     progress("sections", len(jobs), len(jobs))
     return done
-
-
-def seconds_of(jobs: Sequence[Job], done: Sequence[Measurement]) -> Mapping[str, Any]:
-    """Job -> the time that it took, when it was done."""
-    return {job.name: own.manifest["wall_seconds"] for job, own in zip(jobs, done, strict=True)}

@@ -35,7 +35,7 @@ def test_a_fall_is_stated_only_when_the_intervals_are_apart() -> None:
     assert "Layer 3 points better" in apart
     assert "falls by 30.0 points" in apart
     touching = text(pib(3, 55, 45, 65, (20, 9, 30)) + last)
-    assert "Of the blocks none can be told to point better: the highest is layer 3" in touching
+    assert "Of the blocks measured none can be told to point better: the highest is layer 3" in touching
     assert "falls" not in touching
     assert "No layer" not in text(pib(3, 30, 21, 40, (1, 0, 2)) + last)  # the last is the highest
 
@@ -66,8 +66,8 @@ def test_rise_of_cls_patch_cosine() -> None:
             for layer, (a, b) in enumerate(bounds, 1)
         ]
 
-    assert "higher than in any earlier block" in text(rows((0.1, 0.2), (0.25, 0.3), (0.5, 0.6)))
-    assert "any earlier block" not in text(rows((0.1, 0.2), (0.45, 0.55), (0.5, 0.6)))
+    assert "higher than in any earlier block measured" in text(rows((0.1, 0.2), (0.25, 0.3), (0.5, 0.6)))
+    assert "any earlier block measured" not in text(rows((0.1, 0.2), (0.45, 0.55), (0.5, 0.6)))
     assert "down from" in text(rows((0.7, 0.8), (0.5, 0.6)))
     assert "can't be told apart" in text(rows((0.4, 0.6), (0.5, 0.7)))
 

@@ -82,7 +82,9 @@ def test_effective_rank() -> None:
             0
         ].text
 
-    assert "is 168 in layer 2; over the layers it runs from 147 (layer 0) to 222 (layer 1)" in rank(147, 222, 168)
+    assert "is 168 in layer 2; over the layers measured it runs from 147 (layer 0) to 222 (layer 1)" in rank(
+        147, 222, 168
+    )
     assert "148 in layer 2, as in every layer" in rank(148.1, 148.2, 148.0)
 
 

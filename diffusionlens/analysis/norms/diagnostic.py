@@ -48,7 +48,7 @@ class Norms(Diagnostic):
 
     def __init__(self, context: Context, options: NormsOptions) -> None:
         super().__init__(context, options)
-        self.shelves |= {name: Shelf() for name in ("patch_norms", "background", "neighbor_cos")}
+        self.shelves |= {name: Shelf(self.storage) for name in ("patch_norms", "background", "neighbor_cos")}
         self.by_mask = "masks" in context.provides and "parsing" not in context.provides
         self.has_background = "boxes" in context.provides or self.by_mask
         if not self.has_background:

@@ -1,6 +1,6 @@
 """The row sums of an attention map in one trip through memory, compiled for the CPU by Numba.
 
-The same numbers in plain PyTorch (`map_sums.by_torch`) take some fifteen trips, and three to four times as long. The ten
+The same numbers in plain PyTorch (`row_sums.by_torch`) take some fifteen trips, and three to four times as long. The ten
 largest weights of a row are found without sorting it: the tenth largest of sixteen interleaved groups' maxima bounds
 them from below, and what reaches the bound, some fifteen weights, is sorted in.
 """

@@ -7,7 +7,7 @@ all heads share, since they see the same tokens), and its scale and shift are pa
 head's weights for the product: W (scale * z + shift) = (W * scale) z + W shift.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -198,9 +198,3 @@ def state_shapes(kinds: Sequence[str], width: int, outputs: int, *, batch_norm: 
     for name in ("patch", *sides):
         shapes |= {f"running_{stat}/{name}": (width,) for _, stat in _STATS}
     return shapes
-
-
-def chunks(total: int, size: int) -> Iterator[slice]:
-    """Consecutive slices of at most `size`."""
-    for start in range(0, total, max(size, 1)):
-        yield slice(start, min(start + size, total))

@@ -266,7 +266,7 @@ def _held_out(heads: dict[str, Tensor], part: PictureFeatures, kinds: Sequence[s
 
 
 def _finite(heads: dict[str, Tensor], kinds: int) -> Tensor:
-    """[K,R], see `heads.LayerHeads.finite`."""
+    """[K,R], see `heads.linear.LayerHeads.finite`."""
     parts = (torch.cat([heads[f"weight{place}"][0].flatten(1), heads[f"bias{place}"][0]], 1) for place in range(kinds))
     return torch.stack([(own.abs() < DIVERGED).all(1).cpu() for own in parts])
 

@@ -253,7 +253,7 @@ def _nothing_readable() -> InputError:
 
 
 def _finite(heads: Mapping[str, Tensor], inputs: int) -> Tensor:
-    """[K,R], see `heads.LayerHeads.finite`."""
+    """[K,R], see `heads.linear.LayerHeads.finite`."""
     parts = (
         torch.cat([heads[f"{part}{place}"][0].flatten(1) for part in ("weight", "bias")], 1) for place in range(inputs)
     )
