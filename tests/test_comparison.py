@@ -131,7 +131,7 @@ def test_a_handful_of_hits_is_no_finding(tmp_path: Path) -> None:
     compared = diffusionlens.compare([write(tmp_path / "a", "A", first), write(tmp_path / "b", "B", second)])
     assert compared.comparison.differences.iloc[0]["low"] > 0
     text = next(found.text for found in compared.findings if found.text.startswith("LDS"))
-    assert "can't be told apart from A: only 5 of 200 pictures differ" in text
+    assert "can't be told apart from A: 5 of 200 pictures differ, and 6 are needed" in text
 
 
 @pytest.mark.parametrize(

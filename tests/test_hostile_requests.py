@@ -5,6 +5,7 @@ All of them in this process, and none gets as far as a network or a picture."""
 import gzip
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,19 @@ def test_runs_to_track(
     monkeypatch.chdir(tmp_path)
     refused(["track", "run", "--data", DATA, "--out", "o"], monkeypatch, capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("command", [["report", "--model", MODEL], ["train", "--data", DATA]])
+def test_aliases_of_aliases_are_not_written_out(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve lines that stand for 9^12 values; all machines of the world would wait for them."""
+    names = "abcdefghijkl"
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{name}: &{name} [{', '.join([f'*{last}'] * 9)}]" for last, name in pairwise(names)]
+    (tmp_path / "many.yaml").write_text("\n".join(lines))
+    line = refused(
+        [command[0], str(tmp_path / "many.yaml"), *command[1:], "--out", str(tmp_path / "o")], monkeypatch, capsys
+    )
+    assert "aliases" in line
+    assert not (tmp_path / "o").exists()

@@ -116,6 +116,14 @@ class Diagnostic(Metric):
         """One row for every recorded picture: its index in the data set, and what `record` got. Subclasses may add shelves
         (and then put one row a picture on them, too); those of all processes are joined after the pass."""
 
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Takes in what another process has seen: the diagnostic itself, with its shelves, or its `metric_state` alone."""
+        super().merge_state(incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state)
+        if isinstance(incoming_state, Diagnostic):
+            for name, shelf in self.shelves.items():
+                if len(incoming_state.shelves[name]):
+                    shelf.append(incoming_state.shelves[name].columns())
+
     def reset(self) -> None:
         super().reset()
         self.storage = Storage()

@@ -1,5 +1,7 @@
 """95 % intervals: Wilson for proportions, seeded percentile bootstrap over pictures for everything else."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +33,18 @@ def none_differs(n: int) -> float:
     return _Z**2 / (n + _Z**2)
 
 
+@lru_cache(maxsize=1)
+def _resamples(pictures: int, seed: int) -> NDArray[np.uint8]:
+    """How often every picture is drawn in every resample, [resamples,pictures]; kept, as a table asks for the same many times.
+
+    A byte holds it: that one of 256 pictures or more is drawn more than 255 times has a probability below 1e-500.
+    """
+    rng = np.random.default_rng(seed)
+    share = np.full(pictures, 1 / pictures)
+    chunks = [rng.multinomial(pictures, share, size=_CHUNK).astype(np.uint8) for _ in range(0, _RESAMPLES, _CHUNK)]
+    return np.concatenate(chunks)
+
+
 def bootstrap_ratio(numerator: Floats, denominator: Floats, seed: int) -> tuple[Floats, Floats]:
     """Percentile interval of sum(numerator) / sum(denominator) per column, pictures (rows) resampled.
 
@@ -46,10 +60,9 @@ def bootstrap_ratio(numerator: Floats, denominator: Floats, seed: int) -> tuple[
     pictures, columns = numerator.shape
     if pictures == 0:
         return np.full(columns, np.nan), np.full(columns, np.nan)
-    rng = np.random.default_rng(seed)
     samples = np.empty((_RESAMPLES, columns))
     for start in range(0, _RESAMPLES, _CHUNK):
-        counts = rng.multinomial(pictures, np.full(pictures, 1 / pictures), size=_CHUNK).astype(np.float64)
+        counts = _resamples(pictures, seed)[start : start + _CHUNK].astype(np.float64)
         total = counts @ denominator
         with np.errstate(invalid="ignore", divide="ignore"):
             samples[start : start + _CHUNK] = np.where(total > 0, counts @ numerator / total, np.nan)

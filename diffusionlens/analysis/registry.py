@@ -22,11 +22,14 @@ from diffusionlens.errors import InputError
 
 _KINDS: tuple[type[Diagnostic], ...] = (Pib, Norms, Sparsity, Similarity, Pca, Diffusion, Discovery)
 
+_ADDED: tuple[type[Diagnostic], ...] = ()
+"""Those that a checkout adds for itself; they get a figure by layer."""
+
 STANDARD = tuple(kind.name for kind in _KINDS[:5])
 """What is measured when nothing is named: the analyses that share the one forward pass. The others send changed pictures
 through the model too, and cost a multiple."""
 
-DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in _KINDS} | {Explorer.name: Explorer}
+DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name: kind for kind in _KINDS + _ADDED} | {Explorer.name: Explorer}
 """All that take options. The explorer is no analysis: it measures nothing, and is asked for by a number of pictures."""
 
 Kind = TypeVar("Kind", bound=type[Diagnostic])
@@ -54,7 +57,7 @@ def register(kind: Kind) -> Kind:
 
 
 def added_analyses() -> list[str]:
-    """The names that `register` has added."""
+    """The names that `register` or a checkout has added."""
     return [name for name in analyses() if all(name != kind.name for kind in _KINDS)]
 
 

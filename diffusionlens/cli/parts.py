@@ -11,12 +11,12 @@ import typer
 from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport, complain
 
-MODEL_HELP = "[label=]timm:NAME, a weights file, or RUN[@epoch=N] of `train`"
+MODEL_HELP = "[label=]timm:NAME, shipped:NAME, a weights file, or RUN[@epoch=N] of `train`"
 Models = Annotated[list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 Analyses = Annotated[
     str, typer.Option(help="standard (pib,norms,sparsity,similarity,pca), all, or some of these, diffusion, discovery")
 ]
-Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding)")]
+Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding, -1 = last)")]
 Fitting = Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")]
 BatchSize = Annotated[int | None, typer.Option(help="pictures per forward; default 8 on a CPU, 64 on a GPU")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]

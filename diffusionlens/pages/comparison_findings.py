@@ -105,8 +105,7 @@ def difference_sentence(shown: Shown, baseline: str) -> str:
     scale = max(0, 2 - int(np.floor(np.log10(max(abs(row.low), abs(row.high)))))) if row.low or row.high else 3
     bounds = f"{row.low:.{min(scale, 8)}f} to {row.high:.{min(scale, 8)}f}"
     if row.differing < FEWEST_DIFFERING:
-        few = int(row.differing)
-        differ = f"only {few} of {pictures} differ{'s' * (few == 1)}"
+        differ = f"{int(row.differing)} of {pictures} differ{'s' * (int(row.differing) == 1)}, and {FEWEST_DIFFERING} are needed"
         return f"{where}can't be told apart from {baseline}: {differ}; the mean difference is {mean} ({bounds})."
     if row.low <= 0 <= row.high:
         return f"{where}can't be told apart from {baseline} on {pictures}; the mean difference is {mean} ({bounds})."

@@ -136,9 +136,7 @@ def planted_context(
 def joined(parts: Sequence[Diagnostic]) -> Diagnostic:
     """What several processes have measured, in the first one's diagnostic, as `Processes.merge` leaves it."""
     for other in parts[1:]:
-        parts[0].merge_state(other.metric_state)
-        for name, shelf in other.shelves.items():
-            parts[0].shelves[name].append(shelf.columns())
+        parts[0].merge_state(other)
     return parts[0]
 
 
