@@ -85,7 +85,7 @@ def _is_whole(name: str) -> bool:
 def _refusal(name: str, value: object) -> InputError:
     kind = "a whole number" if _is_whole(name) else "a number"
     low, high = _RANGES[name]
-    return InputError(f"{name}={value} is not an option of scenes; wanted {kind} from {low:.12g} to {high:.12g}")
+    return InputError(f"scenes: {name}={value} is out of range; wanted {kind} from {low:.12g} to {high:.12g}")
 
 
 @dataclass(frozen=True)

@@ -234,6 +234,8 @@ def _work(cache: Path, shape: tuple[int, ...], kind: np.dtype[Any], layers: Sequ
             if hasattr(os, "posix_fallocate"):
                 with path.open("r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"--cache {cache} is a file, or lies below one; choose a directory") from None
     except OSError as error:
         reason = error.strerror or error
         raise InputError(
