@@ -3,6 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same cases in every run, so that a change is judged by what it changes; `--hypothesis-profile=default` searches anew.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 

@@ -79,7 +79,8 @@ def test_box_and_mask_follow_the_picture(width, height, corner, extent, size, fi
     assert 0 <= left < right <= size[1]
     assert 0 <= top < bottom <= size[0]
     inner = np.zeros(size, bool)
-    inner[int(np.ceil(top + 1.5)) : int(bottom - 1.5), int(np.ceil(left + 1.5)) : int(right - 1.5)] = True
+    ends = max(int(bottom - 1.5), 0), max(int(right - 1.5), 0)  # of a sliver at the edge nothing is left
+    inner[int(np.ceil(top + 1.5)) : ends[0], int(np.ceil(left + 1.5)) : ends[1]] = True
     outer = np.zeros(size, bool)
     outer[max(int(top - 1.5), 0) : int(np.ceil(bottom + 1.5)), max(int(left - 1.5), 0) : int(np.ceil(right + 1.5))] = (
         True
