@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options, Part
-from diffusionlens.analysis.intervals import Floats
 from diffusionlens.analysis.regions import object_patches
 from diffusionlens.analysis.sparsity.row_sums import TOP, RowSums, map_sums, mean_of_defined
 from diffusionlens.capture import AttentionBlock, Trace
@@ -146,28 +145,30 @@ class Sparsity(Diagnostic):
 
     def series(self) -> Iterator[Part]:
         """The heads' series, and behind them their average as head "mean"."""
-        of_a_layer = self.context.backbone.heads * len(self.series_of_a_head)
-        at_once = self.at_once(of_a_layer)
-        parts = [range(start, min(start + at_once, len(self.layers))) for start in range(0, len(self.layers), at_once)]
-        for part in parts:
-            yield self.recorded(slice(part.start * of_a_layer, part.stop * of_a_layer))
-        for part in parts:
-            _, numerator, denominator = self.recorded(slice(part.start * of_a_layer, part.stop * of_a_layer))
-            yield self._means([self.layers[place] for place in part], numerator, denominator)
+        yield from super().series()
+        at_once = self.at_once(len(self.series_of_a_head))
+        for start in range(0, len(self.layers), at_once):
+            yield self._means(range(start, min(start + at_once, len(self.layers))))
 
-    def _means(self, layers: Sequence[int], numerator: Floats, denominator: Floats) -> Part:
-        """Averages over the heads that a picture counts in, of some layers."""
-        shape = (len(numerator), len(layers), self.context.backbone.heads, len(self.series_of_a_head))
-        values = np.where(denominator > 0, numerator, np.nan).reshape(shape)
-        counted = ~np.isnan(values).all(2)
-        mean = np.where(counted, np.nansum(values, 2) / np.maximum((~np.isnan(values)).sum(2), 1), 0).reshape(
-            len(numerator), -1
-        )
+    def _means(self, places: Sequence[int]) -> Part:
+        """Averages over the heads that a picture counts in, of some layers; one head after the other is read."""
+        heads, of_a_head = self.context.backbone.heads, len(self.series_of_a_head)
+        means, counted = [], []
+        for place in places:
+            pictures = len(self.shelves["index"])
+            total, count = np.zeros((pictures, of_a_head)), np.zeros((pictures, of_a_head))
+            for head in range(heads):
+                start = (place * heads + head) * of_a_head
+                _, numerator, denominator = self.recorded(slice(start, start + of_a_head))
+                total += np.where(denominator > 0, numerator, 0)
+                count += denominator > 0
+            means.append(total / np.maximum(count, 1))
+            counted.append((count > 0).astype(np.float64))
         columns = [
-            replace(Column(metric, layer, None, token), head="mean")
-            for layer, (metric, token) in product(layers, self.series_of_a_head)
+            replace(Column(metric, self.layers[place], None, token), head="mean")
+            for place, (metric, token) in product(places, self.series_of_a_head)
         ]
-        return columns, mean, counted.reshape(len(numerator), -1).astype(np.float64)
+        return columns, np.concatenate(means, 1), np.concatenate(counted, 1)
 
 
 def _spread(sums: RowSums) -> tuple[Tensor, ...]:
