@@ -207,10 +207,6 @@ class Similarity(Diagnostic):
         self.moments += self._waiting.sums
         self._waiting.sums.zero_()
 
-    def reset(self) -> None:
-        super().reset()
-        self._waiting = SecondMoments(len(self.context.layers), self.context.backbone.width)
-
     def table(self) -> list[Row]:
         self.finish()
         rows = super().table()
