@@ -25,9 +25,9 @@ Need = Literal["boxes", "masks", "labels", "attention", "cls"]
 
 
 class Options(BaseModel):
-    """Base of a diagnostic's options: immutable, unknown keys refused."""
+    """Base of a diagnostic's options: immutable, finite, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

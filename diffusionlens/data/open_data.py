@@ -17,7 +17,7 @@ from diffusionlens.data.readers.voc import Voc
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.data.scenes.source import Scenes
 from diffusionlens.data.subset import limited
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, in_short
 from diffusionlens.spec import Spec, parse_spec
 
 READERS: dict[str, Callable[[Spec], PictureSource]] = {
@@ -52,5 +52,9 @@ def open_data(text: str) -> PictureSource:
         near = get_close_matches(spec.kind, READERS, n=1)
         hint = f"; did you mean {near[0]}:?" if near else ""
         raise InputError(f"'{spec.kind}:' is no kind of data (known: {known}){hint}")
-    source = READERS[spec.kind](spec)
+    try:
+        source = READERS[spec.kind](spec)
+    except OSError as error:  # a name too long for the system, a folder that may not be entered, a disk that fails
+        reason = error.strerror or in_short(error)
+        raise InputError(f"the files of '{spec.text}' can't be looked at ({reason}); check names and rights") from None
     return source if isinstance(source, Scenes) else limited(source, spec)  # scenes make as many as ?n= says
