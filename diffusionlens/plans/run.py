@@ -138,7 +138,7 @@ class Workshop:
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:24]
 
     def do(self, job: Job, progress: Progress, processes: Processes) -> tuple[Measurement | None, bool]:
-        """The job's measurement, always as it is on the disk, None in processes other than the first; and whether it was there."""
+        """The job's measurement, as it is on the disk (None in processes other than the first), and whether it was there."""
         found, place = None, self.place
         with processes.together():
             if processes.rank == 0:

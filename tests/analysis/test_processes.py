@@ -1,8 +1,6 @@
 """Processes that share a measurement stop together, with one verdict, and never wait for one that has failed."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +10,8 @@ import pytest
 
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.errors import InputError
+from tests.processes import environment, two
 
-ROOT = Path(__file__).parents[2]
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 
 SCRIPT = """
@@ -145,33 +143,6 @@ def test_shelves_come_together(found: list[dict[str, Any]]) -> None:
     assert "could not be read back" in first["that_cannot_be_read"]
     assert first["of_another_width"].startswith("ValueError: rows (3, 7)")
     assert second["of_another_width"].startswith("OtherProcessError: another process of this run failed (ValueError")
-
-
-def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | more
-
-
-def two(arguments: list[str], places: list[Path]) -> list[tuple[int, str]]:
-    """Exit status and standard error of two processes of one run, the second started in another directory."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "diffusionlens", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=place,
-            env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-        )
-        for rank, place in enumerate(places)
-    ]
-    try:
-        return [(one.wait(300), one.communicate()[1]) for one in running]
-    finally:
-        for one in running:
-            one.kill()
 
 
 @pytest.mark.slow
