@@ -78,7 +78,7 @@ def track(
                 analyses, layers, images, size, fit, batch_size, device, workers, seed, options=options
             )
             source = open_data(data) if isinstance(data, str) else data
-            moments, broken = set_aside(found)
+            moments, broken = set_aside(found, settings.layers)
             if processes.rank == 0:
                 for entry in broken:
                     warn(f"warning: {entry['model']} is left out: {entry['reason']}")
