@@ -160,7 +160,7 @@ def test_attention_that_cannot_be_seen_is_left_out_by_name() -> None:
         ({"options": ["pib.hit=middle"]}, "pib.hit=middle"),
         ({"options": ["pib.hits=center"]}, "did you mean 'hit'"),
         ({"options": ["hit"]}, "wanted ANALYSIS.KEY=VALUE"),
-        ({"options": ["norms.fixed=-1"]}, "greater than 0"),
+        ({"options": ["norms.fixed=-1"]}, "--set norms.fixed=-1; wanted a number above 0"),
         ({"analyses": "pib", "options": ["pib.query=cls_final"], "layers": "0"}, "nothing could be measured"),
     ],
 )
