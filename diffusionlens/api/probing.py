@@ -15,7 +15,7 @@ from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.settings.presets import recipe_for
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.measuring import Measured
-from diffusionlens.api.requests import check_numbers, silent
+from diffusionlens.api.requests import SEEDS, check_numbers, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.invocation import command_line
@@ -25,7 +25,6 @@ from diffusionlens.pages.directory import check_target
 from diffusionlens.spec import expand_path, parse_size
 
 _SEEDS = 3
-_MOST_SEEDS = 100
 
 
 def probe(
@@ -82,8 +81,8 @@ def probe(
             if heads is not None and (seeds is not None or save_heads):
                 asked = "--save-heads" if seeds is None else "--seeds"
                 raise InputError(f"--heads is trained already, and {asked} would not be used; leave it out")
-            if seeds is not None and not 1 <= seeds <= _MOST_SEEDS:
-                raise InputError(f"--seeds {seeds}; wanted a whole number from 1 to {_MOST_SEEDS}")
+            if seeds is not None:
+                SEEDS.check(seeds)
             settings = ProbeSettings(
                 task=task,
                 preset=preset,

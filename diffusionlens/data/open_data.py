@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 
+from diffusionlens.data.conditions import unreadable
 from diffusionlens.data.readers.ade20k import ade20k
 from diffusionlens.data.readers.camvid import camvid
 from diffusionlens.data.readers.cityscapes import cityscapes
@@ -17,7 +18,7 @@ from diffusionlens.data.readers.voc import Voc
 from diffusionlens.data.sample import PictureSource
 from diffusionlens.data.scenes.source import Scenes
 from diffusionlens.data.subset import limited
-from diffusionlens.errors import InputError, in_short
+from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, parse_spec
 
 READERS: dict[str, Callable[[Spec], PictureSource]] = {
@@ -40,7 +41,8 @@ def open_data(text: str) -> PictureSource:
     """Opens `[label=]KIND:ROOT[?key=value]`: finds the files and reads the lists, not the pictures.
 
     Raises:
-        InputError: an unknown kind or option, or a root in another layout (says which files were looked for).
+        InputError: an unknown kind or option, or a root in another layout (says which files were looked for); a folder or
+            list can't be read.
     """
     spec = parse_spec(text)
     known = ", ".join(f"{kind}:" for kind in READERS)
@@ -54,7 +56,6 @@ def open_data(text: str) -> PictureSource:
         raise InputError(f"'{spec.kind}:' is no kind of data (known: {known}){hint}")
     try:
         source = READERS[spec.kind](spec)
-    except OSError as error:  # a name too long for the system, a folder that may not be entered, a disk that fails
-        reason = error.strerror or in_short(error)
-        raise InputError(f"the files of '{spec.text}' can't be looked at ({reason}); check names and rights") from None
+    except OSError as error:  # of a folder or list that is there and may not be looked into
+        raise unreadable(error, error.filename or spec.rest, f"the pictures of '{spec.text}'") from None
     return source if isinstance(source, Scenes) else limited(source, spec)  # scenes make as many as ?n= says

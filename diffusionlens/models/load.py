@@ -91,7 +91,7 @@ def _open(spec: Spec) -> Backbone:
 def _from_file(spec: Spec, path: Path) -> Backbone:
     check_query(spec, _FILE_QUERY)
     branch, rule, heads = choice(spec, "branch", BRANCHES), choice(spec, "positions", POSITION_RULES), heads_of(spec)
-    size = parse_size(spec.query["img_size"]) if "img_size" in spec.query else None
+    size = parse_size(spec.query["img_size"], "?img_size") if "img_size" in spec.query else None
     given = given_normalization(spec)
     content, metadata = read_weights(path, mapped=True)
     description = read_description(metadata, str(path))

@@ -73,7 +73,7 @@ def check_models(given: Sequence[str], jobs: Sequence[Job], layers: Collection[s
             backbone.set_size(backbone.default_size() if size is None else parse_size(size))
             capture(backbone, torch.zeros(1, 3, *backbone.size), layers={backbone.depth})
         for wanted in layers:
-            parse_layers(wanted, backbone.depth)
+            parse_layers(wanted, backbone.depth, backbone.label, "layers of the plan:")
         if is_run(expand_path(parse_spec(text).rest)):
             models.runs.append(text)
     refuse_doubles(models.labels)

@@ -7,10 +7,13 @@ import json
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from diffusionlens.cli import main
+from diffusionlens.cli.bench import bench
+from diffusionlens.cli.main import app
 
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 DATA = "scenes:?n=2"
@@ -83,6 +86,49 @@ def test_options(
     monkeypatch.chdir(tmp_path)
     refused(["measure", MODEL, "--data", DATA, "--out", "deep/o", *options], monkeypatch, capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+NUMBERS = {
+    "--images": ["measure", MODEL], "--batch-size": ["measure", MODEL], "--workers": ["measure", MODEL], "--seed": ["probe", "depth", MODEL],
+    "--explore": ["measure", MODEL], "--seeds": ["probe", "depth", MODEL], "--checkpoints": ["track", "run"],
+    "--diagnose-images": ["train", "tiny_scenes_softmax"], "--rounds": ["bench", "train"], "--steps": ["bench", "train"],
+    "--threads": ["bench", "measure"],
+}  # fmt: skip
+"""Every option that takes a number, with a command of it."""
+
+
+@pytest.mark.parametrize("value", ["nan", "1e99", "²", "", "1_000", "0x10", "-7", "9" * 5000])
+@pytest.mark.parametrize("option", list(NUMBERS))
+def test_numbers(
+    option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = [] if NUMBERS[option][0] == "bench" else ["--out", "o"]
+    line = refused([*NUMBERS[option], "--data", DATA, *out, f"{option}={value}"], monkeypatch, capsys)
+    assert line.startswith(f"error: {option} {value}"[:500])
+    assert "; wanted a whole number from " in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_number_is_among_them() -> None:
+    """Options that typer reads as numbers by itself are refused in words of its own."""
+    named = set()
+    for command in [*app.registered_commands, *bench.registered_commands]:
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            kind, option = (hint.__origin__, hint.__metadata__[0]) if hasattr(hint, "__metadata__") else (hint, None)
+            if {int, float} & {kind, *get_args(kind)}:
+                assert option.parser is not None, (command.callback, option)
+                named.add(f"--{name.replace('_', '-')}")
+    assert named == set(NUMBERS)
+
+
+def test_a_size_says_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["measure", MODEL, "--data", DATA, "--out", str(tmp_path / "o"), "--size", "99999999"]
+    line = refused(given, monkeypatch, capsys)
+    assert line.startswith("error: --size '99999999' is not a picture size; wanted N or HxW")
+    assert "sides from 1 to 8192 pixels" in line
 
 
 ODD_RECIPES = {

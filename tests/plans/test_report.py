@@ -222,7 +222,7 @@ def test_the_package_keeps_its_rooms() -> None:
         ({"size": "33"}, "33"),
         ({"images": 0}, "--images 0"),
         ({"plan": "papers"}, "did you mean 'paper'"),
-        ({"settings": ["pib.layers='0,9'"]}, "the model has the layers 0"),
+        ({"settings": ["pib.layers='0,9'"]}, "layers of the plan: 9: the model one has the layers 0"),
         ({"plan": "training", "data": [DATA], "train": []}, "none of the models given is a training run"),
     ],
 )

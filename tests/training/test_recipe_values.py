@@ -88,7 +88,7 @@ def test_models_without_what_it_takes(name: str, tmp_path: Path) -> None:
         (["augmentation.blur_radius=[2,1]"], "blur_radius is .2.0, 1.0.; wanted two numbers in ascending order"),
         (["optimizer.freeze_last_layer=500 %"], "wanted at most 100 %, the whole run"),
         (["optimizer.freeze_last_layer=401 steps"], "freeze_last_layer .401 steps. takes 401 steps, the whole run 400"),
-        (["model.drop_path=1"], "less than 1"),
+        (["model.drop_path=1"], "wanted a number below 1"),
         (["checkpoint.save=0 steps"], "wanted more than 0"),
         (["checkpoint.every=0 %"], "wanted more than 0"),
         (["optimizer.lr_end=3e-3"], "lr_end is 0.003, above the peak learning rate 0.002"),

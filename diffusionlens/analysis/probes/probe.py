@@ -223,7 +223,7 @@ def _prepare(
         if isinstance(recipe, StreamedRecipe):
             geometry = geometry_of(recipe, backbone, train, test)
             crop, sizes = geometry.padding.padded, [geometry.padding.padded, geometry.scored]
-        run = ModelProbe(backbone, parse_layers(settings.layers, backbone.depth), settings.kinds)
+        run = ModelProbe(backbone, parse_layers(settings.layers, backbone.depth, backbone.label), settings.kinds)
         if isinstance(recipe, ProtocolRecipe):
             refuse_blocks(backbone, recipe, settings.preset)
         if saved is not None:

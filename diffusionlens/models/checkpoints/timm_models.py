@@ -87,7 +87,7 @@ def _variant(spec: Spec, name: str, prefix: str) -> Variant:
     look = backbone_of(name, outline(variant), Origin(spec.text, "timm", name))
     if "img_size" not in spec.query:
         return variant
-    size = parse_size(spec.query["img_size"])
+    size = parse_size(spec.query["img_size"], "?img_size")
     refuse_uneven(f"?img_size={spec.query['img_size']}", size, look.patch_size, name)
     sized = Variant(timm=name, options={"img_size": size})
     if backbone_of(name, outline(sized), Origin(spec.text, "timm", name)).native_size != size:
