@@ -26,7 +26,7 @@ from diffusionlens.data import open_data
 from diffusionlens.data.digest import content_of
 from diffusionlens.errors import InputError
 from diffusionlens.locks import BusyError, Lock, lock
-from diffusionlens.models import load_model
+from diffusionlens.models import load_models, prepare_models
 from diffusionlens.models.checkpoints.weights_file import sha256
 from diffusionlens.models.run_directory import is_run
 from diffusionlens.plans.jobs import Job
@@ -64,8 +64,8 @@ def check_models(given: Sequence[str], jobs: Sequence[Job], layers: Collection[s
     """
     models = Models(list(given))
     sizes = {job.size for job in jobs if job.kind != "track"}
-    for text in given:
-        backbone = load_model(text)
+    for text, open_model in zip(given, prepare_models(given), strict=True):
+        backbone = open_model()
         models.labels.append(backbone.label)
         models.digests.append(model_digest(backbone))
         for size in sorted(sizes, key=str):
@@ -174,7 +174,7 @@ def _settings(job: Job, shop: Workshop) -> Settings:
 
 
 def _measure(job: Job, shop: Workshop, progress: Progress) -> Measurement:
-    backbones = [load_model(text) for text in shop.models.given]
+    backbones = load_models(shop.models.given)
     done = measure(backbones, open_data(job.pair.test), _settings(job, shop), progress)
     assert done is not None
     return done
@@ -196,7 +196,7 @@ def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
         seed=shop.seed,
         room=shop.place / "tokens",  # what a killed run leaves there is cleared away
     )
-    backbones = [load_model(text) for text in shop.models.given]
+    backbones = load_models(shop.models.given)
     done = probe(backbones, open_data(job.pair.test), open_data(str(job.pair.train)), settings, progress)
     assert done is not None
     return done.measurement
