@@ -19,7 +19,7 @@ from diffusionlens.api.requests import SEEDS, check_numbers, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.invocation import command_line
-from diffusionlens.models import Backbone, load_model
+from diffusionlens.models import Backbone, prepare_models
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target
 from diffusionlens.spec import expand_path, parse_size
@@ -102,10 +102,10 @@ def probe(
             )
             if save_heads and (task == "classification" or out is None):
                 raise InputError("--save-heads is for segmentation and depth, and needs --out")
+            opening = prepare_models([models] if isinstance(models, str | Backbone) else list(models))
             test_source = open_data(data) if isinstance(data, str) else data
             train_source = open_data(train) if isinstance(train, str) else train
-            given = [models] if isinstance(models, str | Backbone) else list(models)
-            backbones = [load_model(model) if isinstance(model, str) else model for model in given]
+            backbones = [open_model() for open_model in opening]
         outcome = probe_backbones(backbones, test_source, train_source, settings, progress, processes)
         with processes.together():
             if outcome is None:

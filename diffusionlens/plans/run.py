@@ -27,7 +27,7 @@ from diffusionlens.data import open_data
 from diffusionlens.data.digest import content_of
 from diffusionlens.errors import InputError
 from diffusionlens.locks import BusyError, Lock, lock
-from diffusionlens.models import load_model
+from diffusionlens.models import load_models, prepare_models
 from diffusionlens.models.checkpoints.weights_file import sha256
 from diffusionlens.models.run_directory import is_run
 from diffusionlens.plans.jobs import Job
@@ -65,8 +65,8 @@ def check_models(given: Sequence[str], jobs: Sequence[Job], layers: Collection[s
     """
     models = Models(list(given))
     sizes = {job.size for job in jobs if job.kind != "track"}
-    for text in given:
-        backbone = load_model(text)
+    for text, open_model in zip(given, prepare_models(given), strict=True):
+        backbone = open_model()
         models.labels.append(backbone.label)
         models.digests.append(model_digest(backbone))
         for size in sorted(sizes, key=str):
@@ -181,7 +181,7 @@ def _settings(job: Job, shop: Workshop) -> Settings:
 
 def _measure(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
     with processes.together():
-        backbones, source = [load_model(text) for text in shop.models.given], open_data(job.pair.test)
+        backbones, source = load_models(shop.models.given), open_data(job.pair.test)
     return measure(backbones, source, _settings(job, shop), progress, processes)
 
 
@@ -202,7 +202,7 @@ def _probe(job: Job, shop: Workshop, progress: Progress, processes: Processes) -
         room=shop.place / "tokens",  # what a killed run leaves there is cleared away
     )
     with processes.together():
-        backbones = [load_model(text) for text in shop.models.given]
+        backbones = load_models(shop.models.given)
         test, train = open_data(job.pair.test), open_data(str(job.pair.train))
     done = probe(backbones, test, train, settings, progress, processes)
     return None if done is None else done.measurement

@@ -88,6 +88,43 @@ def test_options(
     assert list(tmp_path.iterdir()) == []
 
 
+ODD_MODEL_OPTIONS = [
+    "b.pth?mean=nan", "b.pth?mean=inf&std=half", "b.pth?std=0,0,0", "b.pth?std=0", "b.pth?normalize=none", "b.pth?heads=0", "b.pth?img_size=0", "b.pth?branch=x",
+    "b.pth?positions=x", "b.pth?attention=softest", "b.pth?b=1", "timm:vit_tiny_patch16_224?attention=softest", "timm:vit_tiny_patch16_224?img_size=99999",
+    "timm:vit_tiny_patch16_224?pretrained=1", "timm:vit_tiny_patch16_224?mean=nan", "timm:vit_tinny", "nowhere.pth", "shipped:mini_softmax_seed0?std=nan",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "command"),
+    [
+        *((model, ["measure"]) for model in ODD_MODEL_OPTIONS),
+        ("b.pth?mean=nan", ["probe", "segmentation"]),
+        ("b.pth?mean=nan", ["report", "quick"]),
+    ],
+)
+def test_options_of_a_model_are_refused_before_anything_is_opened(
+    model: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those of the last of several models: neither a first one's weights nor the pictures are looked at."""
+
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("something was opened")
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b.pth").write_bytes(b"never read")
+    for place in ("measuring.open_data", "probing.open_data"):
+        monkeypatch.setattr(f"diffusionlens.api.{place}", opened)
+    monkeypatch.setattr("diffusionlens.models.load.read_weights", opened)
+    monkeypatch.setattr("diffusionlens.models.load.from_timm", opened)
+    first = "a=shipped:mini_softmax_seed0"
+    models = ["--model", first, "--model", model] if command[0] == "report" else [first, model]
+    learned = [] if command[0] == "measure" else ["--train", DATA]
+    line = refused([*command, *models, "--data", DATA, *learned, "--out", "o"], monkeypatch, capsys)
+    assert model.partition("?")[2].partition("&")[0].partition("=")[2][:20] in line
+    assert [path.name for path in tmp_path.iterdir()] == ["b.pth"]
+
+
 NUMBERS = {
     "--images": ["measure", MODEL], "--batch-size": ["measure", MODEL], "--workers": ["measure", MODEL], "--seed": ["probe", "depth", MODEL],
     "--explore": ["measure", MODEL], "--seeds": ["probe", "depth", MODEL], "--checkpoints": ["track", "run"],

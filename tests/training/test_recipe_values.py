@@ -83,6 +83,23 @@ def test_models_without_what_it_takes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "lacking"),
+    [
+        ("swin_tiny_patch4_window7_224", "(SwinTransformer) has no CLS token"),
+        ("convnext_tiny", "is of another kind (ConvNeXt), without one grid of patches"),
+        ("vit_small_patch16_dinov3", "(Eva) has relative or rotary positions"),
+        ("beit_base_patch16_224", "(Beit) has relative or rotary positions"),
+    ],
+)
+def test_models_that_training_can_not_build(name: str, lacking: str, tmp_path: Path) -> None:
+    """Said before timm is handed options of a ViT, whose answer would be "unexpected keyword depth"."""
+    line = outcome(f"model.name={name}", tmp_path / "run")
+    assert f"model.name={name} {lacking}; training takes a plain ViT with a CLS token" in line
+    assert "vit_*" in line
+    assert "deit*" in line
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["augmentation.blur_radius=[2,1]"], "blur_radius is .2.0, 1.0.; wanted two numbers in ascending order"),

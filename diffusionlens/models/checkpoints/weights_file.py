@@ -41,15 +41,23 @@ def read_weights(path: Path, *, mapped: bool = False) -> tuple[Mapping[Any, Any]
     Raises:
         InputError: no such file, not a weights file, cut short, or holding objects other than tensors and plain values.
     """
-    if not path.is_file():
-        state = "is not a regular file" if path.exists() else "does not exist"
-        raise InputError(f"{path} {state}; wanted a weights file ({', '.join(SUFFIXES)})")
+    refuse_missing(path)
     try:
         _refuse_text(path)
         return _read_safetensors(path) if path.suffix == ".safetensors" else (_read_pickle(path, mapped), {})
     except OSError as error:
         refuse_shortage(error, f"{path} can't be read")
         raise InputError(f"{path} can't be read ({error.strerror or error}); see its permissions") from None
+
+
+def refuse_missing(path: Path) -> None:
+    """
+    Raises:
+        InputError: no such file.
+    """
+    if not path.is_file():
+        state = "is not a regular file" if path.exists() else "does not exist"
+        raise InputError(f"{path} {state}; wanted a weights file ({', '.join(SUFFIXES)})")
 
 
 def _refuse_text(path: Path) -> None:
