@@ -11,7 +11,6 @@ from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["diffusionlens.cli", "matplotlib.pyplot", "tests.faults.forked"])
-_HERE = Path(__file__).parents[2]
 
 
 def _command(arguments: Sequence[str], log: str) -> None:
