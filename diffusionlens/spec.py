@@ -88,13 +88,19 @@ def is_whole(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 9
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """`224` -> (224, 224), "224x320" -> (224, 320): height and width in pixels.
+_LARGEST = 8192  # pixels a side
+
+
+def parse_size(text: str, option: str = "--size") -> tuple[int, int]:
+    """`224` -> (224, 224), "224x320" -> (224, 320): height and width in pixels. `option` is for the message.
 
     Raises:
         InputError: something else.
     """
     parts = text.lower().split("x")
-    if len(parts) > 2 or not all(is_whole(part) and 0 < int(part) <= 8192 for part in parts):
-        raise InputError(f"'{text}' is not a picture size; wanted N or HxW in pixels, as 224 or 224x320")
+    if len(parts) > 2 or not all(is_whole(part) and 0 < int(part) <= _LARGEST for part in parts):
+        raise InputError(
+            f"{option} '{text}' is not a picture size; wanted N or HxW, as 224 or 224x320, with sides from 1 to {_LARGEST} "
+            f"pixels"
+        )
     return int(parts[0]), int(parts[-1])

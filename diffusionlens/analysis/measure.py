@@ -100,8 +100,15 @@ def chosen_pictures(available: int, wanted: int | None) -> list[int]:
     return evenly_spaced(range(available), available if wanted is None else wanted)
 
 
-def parse_layers(text: str, depth: int) -> tuple[int, ...]:
-    """`all` is 0..depth, `last` is depth, otherwise numbers separated by commas; negative ones count from the end."""
+def parse_layers(text: str, depth: int, model: str, asked: str = "--layers") -> tuple[int, ...]:
+    """`all` is 0..depth, `last` is depth, otherwise numbers separated by commas; negative ones count from the end.
+
+    Args:
+        model: whose layers, for the message. asked: where `text` stands, for the message.
+
+    Raises:
+        InputError: not of that form, or a layer that the model does not have.
+    """
     if text == "all":
         return tuple(range(depth + 1))
     if text == "last":
@@ -111,9 +118,12 @@ def parse_layers(text: str, depth: int) -> tuple[int, ...]:
         try:
             layer = int(part)
         except ValueError:
-            raise InputError(f"--layers '{text}' is not understood; wanted all, last, or numbers like 0,6,12") from None
+            raise InputError(f"{asked} '{text}' is not understood; wanted all, last, or numbers like 0,6,12") from None
         if not -depth - 1 <= layer <= depth:
-            raise InputError(f"--layers {layer}: the model has the layers 0 (embedding) to {depth}")
+            raise InputError(
+                f"{asked} {layer}: the model {model} has the layers 0 (embedding) to {depth}; stay between these, or count "
+                f"from its last layer with -1, -2, ..."
+            )
         layers.add(layer % (depth + 1))
     return tuple(sorted(layers))
 
@@ -145,7 +155,7 @@ def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indi
     transform = _transform(backbone, settings)
     context = Context(
         backbone=backbone,
-        layers=parse_layers(settings.layers, backbone.depth),
+        layers=parse_layers(settings.layers, backbone.depth, backbone.label),
         indices=tuple(indices),
         provides=source.provides,
         seed=settings.seed,

@@ -19,6 +19,7 @@ from diffusionlens.analysis.pib import Pib
 from diffusionlens.analysis.similarity.diagnostic import Similarity
 from diffusionlens.analysis.sparsity.diagnostic import Sparsity
 from diffusionlens.errors import InputError
+from diffusionlens.wanted import wanted
 
 _KINDS: tuple[type[Diagnostic], ...] = (Pib, Norms, Sparsity, Similarity, Pca, Diffusion, Discovery)
 
@@ -112,7 +113,7 @@ def parse_options(settings: Iterable[str]) -> dict[str, Options]:
         except ValidationError as error:
             first = error.errors()[0]
             key = str(first["loc"][0])
-            raise InputError(f"--set {name}.{key}={chosen.get(key)}: {first['msg'].lower()}") from None
+            raise InputError(f"--set {name}.{key}={chosen.get(key)}; {wanted(first)}") from None
     return options
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from diffusionlens.analysis.diagnostic import evenly_spaced
-from diffusionlens.analysis.measure import Progress, measure
+from diffusionlens.analysis.measure import Progress, measure, parse_layers
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.run import Measurement, Settings
 from diffusionlens.data.sample import PictureSource
@@ -101,21 +101,23 @@ def _spread(available: int, count: int | None) -> list[int]:
     return sorted({0, available - 1, *evenly_spaced(range(1, available - 1), count - 2)})
 
 
-def set_aside(moments: Sequence[Moment]) -> tuple[list[Moment], list[LeftOutMoment]]:
+def set_aside(moments: Sequence[Moment], layers: str = "all") -> tuple[list[Moment], list[LeftOutMoment]]:
     """The checkpoints that can be opened, and those that can't, with the reason: one damaged file must not cost the curve, nor
     come to light after hours.
 
     Raises:
-        InputError: none of a run's can be opened.
+        InputError: none of a run's can be opened, or one has not the `layers` that are asked for.
     """
     whole: list[Moment] = []
     broken: list[LeftOutMoment] = []
     for moment in moments:
         try:
-            load_model(str(moment.path))
-            whole.append(moment)
+            depth = load_model(str(moment.path)).depth
         except InputError as error:
             broken.append({"model": moment.label, "what": "the whole checkpoint", "reason": str(error)})
+            continue
+        parse_layers(layers, depth, moment.label)
+        whole.append(moment)
     for run in dict.fromkeys(moment.run for moment in moments):
         if not any(moment.run == run for moment in whole):
             reason = next(entry["reason"] for entry in broken if entry["model"].startswith(f"{run}@"))

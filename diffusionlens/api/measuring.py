@@ -12,7 +12,7 @@ from diffusionlens.api.requests import settings_of, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.invocation import command_line
-from diffusionlens.models import Backbone, load_model
+from diffusionlens.models import Backbone, prepare_models
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target
 from diffusionlens.pages.findings import Finding, findings
@@ -81,8 +81,9 @@ def measure(
             settings = settings_of(
                 analyses, layers, images, size, fit, batch_size, device, workers, seed, options, explore
             )
+            opening = prepare_models(given)
             source = open_data(data) if isinstance(data, str) else data
-            backbones = [load_model(model) if isinstance(model, str) else model for model in given]
+            backbones = [open_model() for open_model in opening]
         measurement = measure_backbones(backbones, source, settings, progress, processes)
         with processes.together():
             if measurement is None:

@@ -15,17 +15,16 @@ from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.settings.presets import recipe_for
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.measuring import Measured
-from diffusionlens.api.requests import check_numbers, silent
+from diffusionlens.api.requests import SEEDS, check_numbers, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.invocation import command_line
-from diffusionlens.models import Backbone, load_model
+from diffusionlens.models import Backbone, prepare_models
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target
 from diffusionlens.spec import expand_path, parse_size
 
 _SEEDS = 3
-_MOST_SEEDS = 100
 
 
 def probe(
@@ -82,8 +81,8 @@ def probe(
             if heads is not None and (seeds is not None or save_heads):
                 asked = "--save-heads" if seeds is None else "--seeds"
                 raise InputError(f"--heads is trained already, and {asked} would not be used; leave it out")
-            if seeds is not None and not 1 <= seeds <= _MOST_SEEDS:
-                raise InputError(f"--seeds {seeds}; wanted a whole number from 1 to {_MOST_SEEDS}")
+            if seeds is not None:
+                SEEDS.check(seeds)
             settings = ProbeSettings(
                 task=task,
                 preset=preset,
@@ -103,10 +102,10 @@ def probe(
             )
             if save_heads and (task == "classification" or out is None):
                 raise InputError("--save-heads is for segmentation and depth, and needs --out")
+            opening = prepare_models([models] if isinstance(models, str | Backbone) else list(models))
             test_source = open_data(data) if isinstance(data, str) else data
             train_source = open_data(train) if isinstance(train, str) else train
-            given = [models] if isinstance(models, str | Backbone) else list(models)
-            backbones = [load_model(model) if isinstance(model, str) else model for model in given]
+            backbones = [open_model() for open_model in opening]
         outcome = probe_backbones(backbones, test_source, train_source, settings, progress, processes)
         with processes.together():
             if outcome is None:

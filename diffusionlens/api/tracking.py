@@ -8,7 +8,7 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.track import Track, find_moments, set_aside
 from diffusionlens.analysis.track import track as track_moments
-from diffusionlens.api.requests import settings_of, silent
+from diffusionlens.api.requests import CHECKPOINTS, settings_of, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.invocation import command_line
@@ -73,12 +73,14 @@ def track(
     try:
         with processes.together():
             place = check_target(out) if processes.rank == 0 else None
+            if checkpoints is not None:
+                CHECKPOINTS.check(checkpoints)
             found = find_moments([runs] if isinstance(runs, str) else list(runs), checkpoints)
             settings = settings_of(
                 analyses, layers, images, size, fit, batch_size, device, workers, seed, options=options
             )
             source = open_data(data) if isinstance(data, str) else data
-            moments, broken = set_aside(found)
+            moments, broken = set_aside(found, settings.layers)
             if processes.rank == 0:
                 for entry in broken:
                     warn(f"warning: {entry['model']} is left out: {entry['reason']}")

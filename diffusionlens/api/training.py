@@ -4,10 +4,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from diffusionlens.api.requests import settings_of
+from diffusionlens.api.requests import DIAGNOSE_IMAGES, settings_of
 from diffusionlens.api.tracking import TRACKED
 from diffusionlens.data import PictureSource, open_data
-from diffusionlens.errors import InputError
 from diffusionlens.pages.diagnosis import Diagnosis
 from diffusionlens.training.recipe import Recipe
 from diffusionlens.training.train import Trained
@@ -46,8 +45,8 @@ def train(
         InputError: one line that says what came, what was wanted and what to do.
     """
     hook = None
-    if diagnose_images is not None and diagnose_images < 1:
-        raise InputError(f"--diagnose-images {diagnose_images}; wanted a whole number from 1")
+    if diagnose_images is not None:
+        DIAGNOSE_IMAGES.check(diagnose_images)
     if diagnose is not None:
         held_out = open_data(diagnose) if isinstance(diagnose, str) else diagnose
         chosen = settings_of(diagnose_analyses, "all", diagnose_images, None, "crop", None, "auto", 0, 0)

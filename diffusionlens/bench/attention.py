@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffusionlens.analysis.device import resolve_device
+from diffusionlens.api.requests import ROUNDS
 from diffusionlens.attention import entmax15_attention
 from diffusionlens.bench.machine import machine, peak_allocation
 from diffusionlens.errors import InputError
@@ -92,8 +93,7 @@ def bench_attention(
     device = str(resolve_device(device))
     if unknown := [dtype for dtype in dtypes if dtype not in DTYPES]:
         raise InputError(f"type '{unknown[0]}' is not measured; wanted some of {', '.join(DTYPES)}")
-    if rounds < 1:
-        raise InputError(f"{rounds} rounds; wanted one or more")
+    ROUNDS.check(rounds)
     if clock == "cpu" and device != "cpu":
         raise InputError("processor time says nothing about a GPU; leave out --clock cpu")
     if threads is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from diffusionlens.api.requests import ROUNDS, STEPS
 from diffusionlens.bench.machine import machine
 from diffusionlens.data import open_data
 from diffusionlens.errors import InputError
@@ -83,9 +84,8 @@ def bench_train(
     Raises:
         InputError: what `train` refuses, or fewer than one round or step.
     """
-    for name, number in (("rounds", rounds), ("steps", steps)):
-        if number < 1:
-            raise InputError(f"--{name} {number}; wanted one or more")
+    ROUNDS.check(rounds)
+    STEPS.check(steps)
     if threads is not None:
         torch.set_num_threads(threads)
     recipes = {name: read_recipe(recipe, (), [*settings, f"model.attention={name}"]) for name in ATTENTIONS}

@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from diffusionlens.api.requests import BATCH_SIZE, IMAGES, ROUNDS, THREADS
+from diffusionlens.api.requests import STEPS as NUMBER_OF_STEPS
 from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
 from diffusionlens.bench.measure import bench_measure
 from diffusionlens.bench.train import bench_train
-from diffusionlens.cli.parts import Device, Json, at_work, say
+from diffusionlens.cli.parts import Device, Json, at_work, say, whole
 
 bench = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Time the program on this machine; ratios, alternated in one run."
@@ -19,10 +21,10 @@ bench = typer.Typer(
 def measure_bench(
     model: Annotated[str, typer.Option(help="MODEL")] = "timm:vit_small_patch16_224?pretrained=false",
     data: Annotated[str, typer.Option(help="DATA")] = "scenes:?n=300&size=224",
-    images: Annotated[int, typer.Option(min=1, help="pictures per round")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="rounds; bare forward and measure alternate")] = 5,
-    batch_size: Annotated[int, typer.Option(min=1, help="pictures per forward")] = 8,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default torch's own choice")] = None,
+    images: Annotated[int, whole(IMAGES, "pictures per round")] = 64,
+    rounds: Annotated[int, whole(ROUNDS, "rounds; bare forward and measure alternate")] = 5,
+    batch_size: Annotated[int, whole(BATCH_SIZE, "pictures per forward")] = 8,
+    threads: Annotated[int | None, whole(THREADS, "CPU threads; default torch's own choice")] = None,
     parts: Annotated[bool, typer.Option(help="also each analysis alone")] = True,
     memory: Annotated[bool, typer.Option(help="also the peak memory at 100 and at 300 pictures")] = True,
     as_json: Json = False,
@@ -40,9 +42,9 @@ def attention_bench(
     ] = ("32x6x197,256x6x37,4x6x1025,1x6x4097"),
     dtypes: Annotated[str, typer.Option(help="some of fp32,bf16,fp16")] = "fp32",
     stds: Annotated[str, typer.Option(help="standard deviations of the logits")] = "0.15,1,3",
-    rounds: Annotated[int, typer.Option(help="rounds; softmax, the package and ours alternate")] = 7,
+    rounds: Annotated[int, whole(ROUNDS, "rounds; softmax, the package and ours alternate")] = 7,
     clock: Annotated[str, typer.Option(help="wall, or cpu (processor time: for a machine that is not idle)")] = "wall",
-    threads: Annotated[int | None, typer.Option(help="CPU threads; default torch's own choice")] = None,
+    threads: Annotated[int | None, whole(THREADS, "CPU threads; default torch's own choice")] = None,
     package: Annotated[bool, typer.Option(help="also the entmax package (slow)")] = True,
     steps: Annotated[bool, typer.Option(help="also a training step of ViT-S/16 at 224 and 96 pixels")] = True,
     as_json: Json = False,
@@ -71,9 +73,9 @@ def train_bench(
     ] = "tiny_scenes_softmax",
     data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = "scenes:?n=512&size=64",
     setting: Annotated[list[str] | None, typer.Option("--set", help="key of the recipe, as batch_size=64")] = None,
-    rounds: Annotated[int, typer.Option(help="rounds; softmax and entmax alternate")] = 7,
-    steps: Annotated[int, typer.Option(help="steps of each in a round")] = 5,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default torch's own choice")] = None,
+    rounds: Annotated[int, whole(ROUNDS, "rounds; softmax and entmax alternate")] = 7,
+    steps: Annotated[int, whole(NUMBER_OF_STEPS, "steps of each in a round")] = 5,
+    threads: Annotated[int | None, whole(THREADS, "CPU threads; default torch's own choice")] = None,
     as_json: Json = False,
 ) -> None:
     """Time whole training steps with softmax and with entmax. Pictures a second, the ratio, and the share of time that

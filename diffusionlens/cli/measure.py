@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
+from diffusionlens.api.requests import EXPLORE
 from diffusionlens.cli.parts import (
     Analyses,
     BatchSize,
@@ -22,6 +23,7 @@ from diffusionlens.cli.parts import (
     Workers,
     at_work,
     say,
+    whole,
 )
 from diffusionlens.errors import printable
 
@@ -42,7 +44,7 @@ def measure(
     workers: Workers = 0,
     seed: Seed = 0,
     explore: Annotated[
-        int, typer.Option(help="so many pictures in the page's token explorer, some 0.5 MB each and model (224 px)")
+        int, whole(EXPLORE, "so many pictures in the page's token explorer, some 0.5 MB each and model (224 px)")
     ] = 0,
     setting: Setting = None,
     as_json: Json = False,

@@ -4,12 +4,23 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from diffusionlens.api.requests import BATCH_SIZE, IMAGES, SEED, WORKERS, Whole
 from diffusionlens.errors import InputError
 from diffusionlens.progress import ProgressReport, complain
+
+
+def whole(kind: Whole, help: str) -> Any:
+    """An option whose number is refused in the words of the functions, whatever was typed for it."""
+
+    def integer(text: str) -> int:  # its name stands in --help
+        return kind.parse(text)
+
+    return typer.Option(kind.option, parser=integer, help=help)
+
 
 MODEL_HELP = "[label=]timm:NAME, shipped:NAME, a weights file, or RUN[@epoch=N] of `train`"
 Models = Annotated[list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -18,14 +29,14 @@ Analyses = Annotated[
 ]
 Layers = Annotated[str, typer.Option(help="all, last, or numbers like 0,6,12 (0 = embedding, -1 = last)")]
 Fitting = Annotated[str, typer.Option(help="crop (centre), squash (whole picture) or pad")]
-BatchSize = Annotated[int | None, typer.Option(help="pictures per forward; default 8 on a CPU, 64 on a GPU")]
+BatchSize = Annotated[int | None, whole(BATCH_SIZE, "pictures per forward; default 8 on a CPU, 64 on a GPU")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-Workers = Annotated[int, typer.Option(help="processes that read pictures")]
-Seed = Annotated[int, typer.Option(help="of bootstrap intervals and token samples")]
+Workers = Annotated[int, whole(WORKERS, "processes that read pictures")]
+Seed = Annotated[int, whole(SEED, "of bootstrap intervals and token samples")]
 Setting = Annotated[list[str] | None, typer.Option("--set", help="option of an analysis, as pib.hit=center")]
 Size = Annotated[str | None, typer.Option(help="picture size, N or HxW; default 224, or a smaller model's own")]
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
-Images = Annotated[int | None, typer.Option(help="at most so many pictures, evenly spaced")]
+Images = Annotated[int | None, whole(IMAGES, "at most so many pictures, evenly spaced")]
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli.parts import BatchSize, Device, Json, Layers, Models, Size, Workers, at_work, say
+from diffusionlens.api.requests import SEED, SEEDS
+from diffusionlens.cli.parts import BatchSize, Device, Json, Layers, Models, Size, Workers, at_work, say, whole
 from diffusionlens.errors import printable
 
 
@@ -21,9 +22,7 @@ def probe(
         str, typer.Option(help="all, or some of patch,cls,cls+patch,shuffled_cls+patch,mean+patch")
     ] = "all",
     layers: Layers = "all",
-    seeds: Annotated[
-        int | None, typer.Option(help="trainings of every head, for the interval of a gain; default 3")
-    ] = None,
+    seeds: Annotated[int | None, whole(SEEDS, "trainings of every head, for the interval of a gain; default 3")] = None,
     preset: Annotated[
         str, typer.Option(help="fast (tokens are cached); dinov2, dino (as published; for a GPU)")
     ] = "fast",
@@ -34,7 +33,7 @@ def probe(
     batch_size: BatchSize = None,
     device: Device = "auto",
     workers: Workers = 0,
-    seed: Annotated[int, typer.Option(help="of the first training, of splits and of bootstrap intervals")] = 0,
+    seed: Annotated[int, whole(SEED, "of the first training, of splits and of bootstrap intervals")] = 0,
     setting: Annotated[list[str] | None, typer.Option("--set", help="of the preset, as iterations=500")] = None,
     as_json: Json = False,
 ) -> None:

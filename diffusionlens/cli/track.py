@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
+from diffusionlens.api.requests import CHECKPOINTS
 from diffusionlens.cli.parts import (
     Analyses,
     BatchSize,
@@ -21,6 +22,7 @@ from diffusionlens.cli.parts import (
     Workers,
     at_work,
     say,
+    whole,
 )
 from diffusionlens.errors import printable
 from diffusionlens.progress import complain
@@ -30,7 +32,7 @@ def track(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="[label=]run directory of `train`")],
     data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]; KIND: voc, coco, imagenet, ...")],
     out: Annotated[Path, typer.Option(help="result directory to make")],
-    checkpoints: Annotated[int | None, typer.Option(help="at most so many of each run, evenly spaced")] = None,
+    checkpoints: Annotated[int | None, whole(CHECKPOINTS, "at most so many of each run, evenly spaced")] = None,
     analyses: Analyses = api.TRACKED,
     layers: Layers = "all",
     images: Images = None,

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli.parts import Json, say
+from diffusionlens.api.requests import DIAGNOSE_IMAGES
+from diffusionlens.cli.parts import Json, say, whole
 
 
 def train(
@@ -25,7 +26,7 @@ def train(
     diagnose: Annotated[
         str | None, typer.Option(help="held-out DATA; every numbered checkpoint is measured, into RUN/diagnostics")
     ] = None,
-    diagnose_images: Annotated[int, typer.Option(help="at most so many pictures of it, evenly spaced")] = 256,
+    diagnose_images: Annotated[int, whole(DIAGNOSE_IMAGES, "at most so many pictures of it, evenly spaced")] = 256,
     diagnose_analyses: Annotated[str, typer.Option(help="as --analyses of measure")] = api.TRACKED,
     as_json: Json = False,
 ) -> None:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from diffusionlens.data.sample import Batch, PictureSource, Sample, Transform, UnreadablePicture
 from diffusionlens.data.workers import ReadingProcesses
+from diffusionlens.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,9 @@ class Skipped:
     reason: str
 
 
-class PictureDataset(Dataset[Sample | Skipped]):
-    """The pictures `indices` of a source, transformed; an unreadable one comes out as `Skipped`."""
+class PictureDataset(Dataset[Sample | Skipped | InputError]):
+    """The pictures `indices` of a source, transformed; an unreadable one comes out as `Skipped`. What ends the run comes out as
+    the error itself: raised in a worker, its one line would be lost in torch's report of it."""
 
     def __init__(self, source: PictureSource, transform: Transform, indices: Sequence[int]) -> None:
         self.source, self.transform, self.indices = source, transform, list(indices)
@@ -31,12 +33,14 @@ class PictureDataset(Dataset[Sample | Skipped]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, place: int) -> Sample | Skipped:
+    def __getitem__(self, place: int) -> Sample | Skipped | InputError:
         index = self.indices[place]
         try:
             return self.transform(self.source.open(index), index)
         except UnreadablePicture as error:
             return Skipped(index, error.file, error.reason)
+        except InputError as error:
+            return error
 
 
 def load_batches(
@@ -45,7 +49,7 @@ def load_batches(
     """Batches in the order of `indices`, whatever the number of workers; None when no picture of a batch was readable.
 
     Raises:
-        InputError: a worker process died.
+        InputError: a worker process died, or the machine has run out of open files or memory.
     """
     loader = DataLoader(
         PictureDataset(source, transform, indices),
@@ -71,9 +75,10 @@ class _Packed:
     """Which samples have the tensors stacked under that name."""
     rest: list[dict[str, Any]]
     skipped: list[Skipped]
+    refused: InputError | None
 
 
-def _pack(items: list[Sample | Skipped]) -> _Packed:
+def _pack(items: list[Sample | Skipped | InputError]) -> _Packed:
     samples = [item for item in items if isinstance(item, Sample)]
     places = {key: _stackable([getattr(one, key) for one in samples]) for key in _STACKED}
     stacked = {key: torch.stack([getattr(samples[i], key) for i in found]) for key, found in places.items() if found}
@@ -82,7 +87,8 @@ def _pack(items: list[Sample | Skipped]) -> _Packed:
         names = [entry.name for entry in fields(Sample) if place not in places.get(entry.name, ())]
         values = {name: getattr(sample, name) for name in names}
         rest.append({key: v.numpy() if isinstance(v, Tensor) else v for key, v in values.items()})
-    return _Packed(stacked, places, rest, [item for item in items if isinstance(item, Skipped)])
+    refused = next((item for item in items if isinstance(item, InputError)), None)
+    return _Packed(stacked, places, rest, [item for item in items if isinstance(item, Skipped)], refused)
 
 
 def _stackable(values: Sequence[Tensor | None]) -> list[int]:
@@ -92,6 +98,8 @@ def _stackable(values: Sequence[Tensor | None]) -> list[int]:
 
 
 def _unpack(packed: _Packed) -> tuple[Batch | None, list[Skipped]]:
+    if packed.refused is not None:
+        raise packed.refused
     if not packed.rest:
         return None, packed.skipped
     values: list[dict[str, Any]] = [

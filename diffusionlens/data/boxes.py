@@ -20,19 +20,30 @@ class BoxList:
     notes: list[str] = field(default_factory=list)
 
     def add(
-        self, box: Sequence[float], category: int, *, crowd: bool = False, difficult: bool = False, what: str = "object"
+        self,
+        box: Sequence[float],
+        category: int,
+        written: str,
+        *,
+        crowd: bool = False,
+        difficult: bool = False,
+        what: str = "object",
     ) -> None:
-        """Adds an XYXY box with exclusive ends, clipped to the picture; notes it instead when nothing is left of it."""
+        """Adds an XYXY box with exclusive ends, clipped to the picture; notes it instead when nothing is left of it.
+
+        Args:
+            written: the box in the words and numbers of its file, so that it is found there.
+        """
         x0, y0, x1, y1 = box
         if not all(isfinite(value) for value in box):
-            self.notes.append(f"{what}: box {tuple(box)} is not finite")
+            self.notes.append(f"{what}: the box {written} is not finite")
             return
         if x1 <= x0 or y1 <= y0:
-            self.notes.append(f"{what}: box {tuple(box)} has no area")
+            self.notes.append(f"{what}: the box {written} has no area")
             return
         clipped = (max(x0, 0.0), max(y0, 0.0), min(x1, float(self.width)), min(y1, float(self.height)))
         if clipped[2] <= clipped[0] or clipped[3] <= clipped[1]:
-            self.notes.append(f"{what}: box {tuple(box)} lies outside the picture ({self.width}x{self.height})")
+            self.notes.append(f"{what}: the box {written} lies outside the picture ({self.width}x{self.height})")
             return
         self.boxes.append(clipped)
         self.category.append(category)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 
+from diffusionlens.data.conditions import unreadable
 from diffusionlens.data.readers.ade20k import ade20k
 from diffusionlens.data.readers.camvid import camvid
 from diffusionlens.data.readers.cityscapes import cityscapes
@@ -40,7 +41,8 @@ def open_data(text: str) -> PictureSource:
     """Opens `[label=]KIND:ROOT[?key=value]`: finds the files and reads the lists, not the pictures.
 
     Raises:
-        InputError: an unknown kind or option, or a root in another layout (says which files were looked for).
+        InputError: an unknown kind or option, or a root in another layout (says which files were looked for); a folder or
+            list can't be read.
     """
     spec = parse_spec(text)
     known = ", ".join(f"{kind}:" for kind in READERS)
@@ -52,5 +54,8 @@ def open_data(text: str) -> PictureSource:
         near = get_close_matches(spec.kind, READERS, n=1)
         hint = f"; did you mean {near[0]}:?" if near else ""
         raise InputError(f"'{spec.kind}:' is no kind of data (known: {known}){hint}")
-    source = READERS[spec.kind](spec)
+    try:
+        source = READERS[spec.kind](spec)
+    except OSError as error:  # of a folder or list that is there and may not be looked into
+        raise unreadable(error, error.filename or spec.rest, f"the pictures of '{spec.text}'") from None
     return source if isinstance(source, Scenes) else limited(source, spec)  # scenes make as many as ?n= says

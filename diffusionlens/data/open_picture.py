@@ -12,6 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from torch import Tensor
 
+from diffusionlens.data.conditions import reason_of, refuse_shortage
 from diffusionlens.data.sample import UnreadablePicture
 
 # Pictures are opened as streams: of a path, Pillow 12 maps uncompressed grey TIFFs that EXIF turns by the wrong size.
@@ -43,7 +44,9 @@ def open_rgb(path: Path, annotated_size: tuple[int, int] | None = None, *, boxes
         boxes: it has boxes; where no size is stated they are of the stored picture, too.
 
     Raises:
-        UnreadablePicture: not there, not a picture, cut short, absurdly large, or of a kind whose white is unknown.
+        UnreadablePicture: not there, not to be read, not a picture, cut short, absurdly large, or of a kind whose white is
+            unknown.
+        InputError: the machine has run out of open files or memory.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, on odd but readable files
@@ -64,7 +67,9 @@ def open_rgb(path: Path, annotated_size: tuple[int, int] | None = None, *, boxes
         except UnidentifiedImageError:
             raise UnreadablePicture(str(path), "not a picture") from None
         except Exception as error:  # a damaged file makes Pillow's decoders raise errors of every kind
-            raise UnreadablePicture(str(path), f"cut short or damaged ({_one_line(error)})") from None
+            refuse_shortage(error, f"{path} can't be opened")
+            reason = reason_of(error) or f"cut short or damaged ({_one_line(error)})"
+            raise UnreadablePicture(str(path), reason) from None
     if 0 in picture.size:
         raise UnreadablePicture(str(path), "the picture has no pixels")
     return picture
@@ -165,7 +170,8 @@ def open_stored(path: Path, what: str) -> Stored:
     """Reads an annotation (`what`: mask, depth map) without converting anything.
 
     Raises:
-        UnreadablePicture: not there, damaged or absurdly large.
+        UnreadablePicture: not there, not to be read, damaged or absurdly large.
+        InputError: the machine has run out of open files or memory.
     """
     try:
         with warnings.catch_warnings():
@@ -182,7 +188,9 @@ def open_stored(path: Path, what: str) -> Stored:
     except Image.DecompressionBombError:
         raise UnreadablePicture(str(path), f"the {what} is too large to open safely") from None
     except Exception as error:  # as in `open_rgb`
-        raise UnreadablePicture(str(path), f"the {what} is damaged ({_one_line(error)})") from None
+        refuse_shortage(error, f"{path} can't be opened")
+        reason = reason_of(error) or f"is damaged ({_one_line(error)})"
+        raise UnreadablePicture(str(path), f"the {what} {reason}") from None
     return Stored(mode, values if stretched == 1 else values // stretched)
 
 

@@ -2,13 +2,16 @@
 
 import multiprocessing.connection
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader
 
+from diffusionlens.data.conditions import refuse_shortage
 from diffusionlens.errors import InputError
 
 T = TypeVar("T")
@@ -22,13 +25,19 @@ class ReadingProcesses(Generic[T]):
         fewer: the option that asks for fewer processes, for the message.
 
     Raises:
-        InputError: a process died. Raised by the iteration alone: torch by itself raises such news wherever the main thread
-            happens to be, in the middle of a step or of a file.
+        InputError: a process died, or the machine has run out of open files. A death is raised by the iteration alone: torch
+            by itself raises such news wherever the main thread happens to be, in the middle of a step or of a file.
     """
 
     def __init__(self, loader: DataLoader[Any], fewer: str) -> None:
         self._fewer = fewer
-        self._batches: Iterator[T] | None = iter(loader)
+        self._batches: Iterator[T] | None = None
+        try:
+            self._batches = iter(loader)
+        except OSError as error:
+            _clear_away(error)
+            refuse_shortage(error, "no process that reads pictures can be started")
+            raise
         self._workers = list(getattr(self._batches, "_workers", []))
         if self._workers:
             _tell_at_the_iteration()
@@ -52,10 +61,11 @@ class ReadingProcesses(Generic[T]):
             return self._wait(self._batches)
         except StopIteration:
             raise
-        except Exception:  # whatever half a message from a dead process was taken for
+        except Exception as error:  # whatever half a message from a dead process was taken for
             _Waiting.now = False
             self._await_a_death(seconds=2)
             self._refuse_deaths()
+            refuse_shortage(error, "a batch of pictures could not be handed over")
             raise
 
     @staticmethod
@@ -91,6 +101,15 @@ class ReadingProcesses(Generic[T]):
                 worker.kill()
         for worker in self._workers:
             worker.join()
+
+
+def _clear_away(error: OSError) -> None:
+    """Lets torch's half-made iterator go in silence: its end fails too, and would be told after the one line."""
+    told, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        traceback.clear_frames(error.__traceback__)
+    finally:
+        sys.unraisablehook = told
 
 
 class _Waiting:

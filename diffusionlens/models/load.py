@@ -1,12 +1,15 @@
-"""`load_model`: a MODEL string to a Backbone."""
+"""`load_model`: a MODEL string to a Backbone. What its options say is checked first, of all models before any is opened."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import timm
 
 from diffusionlens.errors import InputError
 from diffusionlens.models.architecture import Architecture, read_architecture
-from diffusionlens.models.backbone import Backbone, Origin
+from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
 from diffusionlens.models.checkpoints.families import Weights, find_backbone
 from diffusionlens.models.checkpoints.loading import fill
 from diffusionlens.models.checkpoints.normalization import given_normalization
@@ -20,13 +23,14 @@ from diffusionlens.models.checkpoints.own_models import (
 )
 from diffusionlens.models.checkpoints.query import choice, flag, heads_of, refuse_options
 from diffusionlens.models.checkpoints.shipped import find_shipped
-from diffusionlens.models.checkpoints.timm_models import from_file_of_timm, from_timm
+from diffusionlens.models.checkpoints.timm_models import from_file_of_timm, from_timm, variant_for
 from diffusionlens.models.checkpoints.unwrap import BRANCHES
-from diffusionlens.models.checkpoints.weights_file import SUFFIXES, read_weights, sha256
+from diffusionlens.models.checkpoints.weights_file import SUFFIXES, read_weights, refuse_missing, sha256
 from diffusionlens.models.convert import convert
 from diffusionlens.models.positions import POSITION_RULES
+from diffusionlens.models.run_directory import find_checkpoint, find_weights
 from diffusionlens.models.timm_adapter import backbone_of
-from diffusionlens.models.variant import Variant
+from diffusionlens.models.variant import AttentionName, Variant
 from diffusionlens.spec import Spec, check_query, expand_path, parse_size, parse_spec
 
 _ATTENTION = {"attention": "softmax, entmax15 or sparsemax, in place of the model's own"}
@@ -54,18 +58,48 @@ def load_model(text: str) -> Backbone:
     Raises:
         InputError: one line that says what came, what was wanted and what to do.
     """
+    return prepare_model(text)()
+
+
+def load_models(given: Sequence[str | Backbone]) -> list[Backbone]:
+    """As `load_model`, for several; what is open already is taken as it is.
+
+    Raises:
+        InputError: as `load_model`. What the options of one say wrong is told before the first is opened.
+    """
+    return [open_it() for open_it in prepare_models(given)]
+
+
+def prepare_models(given: Sequence[str | Backbone]) -> list[Callable[[], Backbone]]:
+    """`prepare_model` of every one."""
+    return [prepare_model(one) if isinstance(one, str) else partial(_itself, one) for one in given]
+
+
+def _itself(backbone: Backbone) -> Backbone:
+    return backbone
+
+
+def prepare_model(text: str) -> Callable[[], Backbone]:
+    """Checks what a MODEL string says, without reading weights or asking a network for them.
+
+    Returns:
+        What opens it.
+
+    Raises:
+        InputError: no such kind of model, no such file, or an option that is unknown or of another form.
+    """
     spec = parse_spec(text)
-    backbone = _open(spec)
-    attention = spec.query.get("attention")
-    return backbone if attention is None else convert(backbone, attention)  # type: ignore[arg-type]
+    opening = _prepared(spec)
+    attention = choice(spec, "attention", get_args(AttentionName))
+    return opening if attention is None else lambda: convert(opening(), attention)  # type: ignore[arg-type]
 
 
-def _open(spec: Spec) -> Backbone:
+def _prepared(spec: Spec) -> Callable[[], Backbone]:
     if spec.kind == "timm":
         check_query(spec, _TIMM_QUERY)
-        return from_timm(spec, pretrained=flag(spec, "pretrained", default=True))
+        return partial(from_timm, spec, pretrained=flag(spec, "pretrained", default=True), variant=variant_for(spec))
     if spec.kind == "shipped":
-        return _from_file(spec, find_shipped(spec.rest))
+        return _prepared_file(spec, find_shipped(spec.rest))
     if spec.kind:
         raise InputError(
             f"'{spec.kind}:' in '{spec.text}' is no kind of model; wanted timm:NAME, shipped:NAME or a weights file"
@@ -77,7 +111,10 @@ def _open(spec: Spec) -> Backbone:
         raise InputError(f"'{spec.rest}' can't be looked at ({error.strerror}); wanted a weights file") from None
     if run is not None:
         check_query(spec, _RUN_QUERY)
-        return from_run(spec, *run)
+        choice(spec, "positions", POSITION_RULES)
+        student = choice(spec, "branch", BRANCHES) == "student"
+        (find_checkpoint if student else find_weights)(*run)
+        return partial(from_run, spec, *run)
     if is_folder:
         raise InputError(
             f"{path} is a folder, and no training run; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME"
@@ -85,14 +122,24 @@ def _open(spec: Spec) -> Backbone:
     if path.suffix not in SUFFIXES:
         near = f"; did you mean timm:{spec.rest}?" if timm.is_model(spec.rest) else ""
         raise InputError(f"'{spec.rest}' is not a weights file ({', '.join(SUFFIXES)}) or timm:NAME{near}")
-    return _from_file(spec, path)
+    return _prepared_file(spec, path)
 
 
-def _from_file(spec: Spec, path: Path) -> Backbone:
+def _prepared_file(spec: Spec, path: Path) -> Callable[[], Backbone]:
     check_query(spec, _FILE_QUERY)
-    branch, rule, heads = choice(spec, "branch", BRANCHES), choice(spec, "positions", POSITION_RULES), heads_of(spec)
-    size = parse_size(spec.query["img_size"]) if "img_size" in spec.query else None
+    choice(spec, "branch", BRANCHES)
+    choice(spec, "positions", POSITION_RULES)
+    heads = heads_of(spec)
+    size = parse_size(spec.query["img_size"], "?img_size") if "img_size" in spec.query else None
     given = given_normalization(spec)
+    refuse_missing(path)
+    return partial(_from_file, spec, path, heads, size, given)
+
+
+def _from_file(
+    spec: Spec, path: Path, heads: int | None, size: tuple[int, int] | None, given: Preprocessing | None
+) -> Backbone:
+    branch, rule = spec.query.get("branch"), spec.query.get("positions")
     content, metadata = read_weights(path, mapped=True)
     description = read_description(metadata, str(path))
     if description is not None:

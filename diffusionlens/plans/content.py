@@ -198,7 +198,7 @@ def _of_section(own: Measurement, section: DrawnSection) -> pd.DataFrame:
         return results
     keep = results["layer"].isna()
     for entry in own.manifest["models"]:
-        layers = parse_layers(section.layers, entry["depth"])
+        layers = parse_layers(section.layers, entry["depth"], entry["label"])
         keep |= (results["model"] == entry["label"]) & results["layer"].isin(layers)
     return results[keep]
 

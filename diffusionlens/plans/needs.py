@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 
 from diffusionlens.analysis.measure import chosen_pictures
@@ -40,10 +41,14 @@ def without(plan: Plan, names: Sequence[str]) -> Plan:
     Raises:
         InputError: there is no such role or section, or nothing would be left.
     """
-    known = [*plan.data, *plan.sections]
+    known = list(dict.fromkeys([*plan.data, *plan.sections]))  # a role and its section may have one name
     for name in names:
         if name not in known:
-            raise InputError(f"--without {name}: the plan has no such role or section (it has {', '.join(known)})")
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise InputError(
+                f"--without {name}: the plan has no such role or section (it has {', '.join(known)}){hint}"
+            )
     kept = {
         name: section
         for name, section in plan.sections.items()

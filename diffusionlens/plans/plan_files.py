@@ -30,6 +30,7 @@ from diffusionlens.plans.schema import (
     Value,
 )
 from diffusionlens.spec import parse_size
+from diffusionlens.wanted import wanted
 
 PLANS = DocumentKind("plan", packed="_plans", folder="analyses", example="images=100 or pib.images=100")
 _KINDS: dict[str, type[BaseModel]] = {
@@ -91,7 +92,7 @@ def _check_section(plan: Plan, section: Section) -> None:
         return
     _known(section.data, plan.data, "role of the plan's data")
     if section.size is not None:
-        parse_size(section.size)
+        parse_size(section.size, "size")
     if isinstance(section, ProbeSection):
         recipe_for(section.task, section.preset, settings_of_options(section.options))
         parse_kinds(section.tokens)
@@ -135,7 +136,7 @@ def _explain(error: ValidationError, content: Mapping[str, Any]) -> str:
     if first["type"] == "missing":
         return f"{key} is missing; docs/reports.md says what it holds"
     got = "" if isinstance(first["input"], dict) else f" (got {first['input']!r})"
-    return f"{key}: {first['msg'].removeprefix('Value error, ')}{got}".removeprefix(": ")
+    return f"{key}: {wanted(first)}{got}".removeprefix(": ")
 
 
 def _keys_beside(place: Sequence[str], content: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from diffusionlens.analysis.probes.heads.kinds import parse_kinds
 from diffusionlens.analysis.probes.probe import probe
 from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.settings.presets import recipe_for
+from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import parse_options
 from diffusionlens.analysis.run import Measurement, Settings
 from diffusionlens.analysis.track import find_moments, set_aside, track
@@ -26,7 +27,7 @@ from diffusionlens.data import open_data
 from diffusionlens.data.digest import content_of
 from diffusionlens.errors import InputError
 from diffusionlens.locks import BusyError, Lock, lock
-from diffusionlens.models import load_model
+from diffusionlens.models import load_models, prepare_models
 from diffusionlens.models.checkpoints.weights_file import sha256
 from diffusionlens.models.run_directory import is_run
 from diffusionlens.plans.jobs import Job
@@ -64,15 +65,15 @@ def check_models(given: Sequence[str], jobs: Sequence[Job], layers: Collection[s
     """
     models = Models(list(given))
     sizes = {job.size for job in jobs if job.kind != "track"}
-    for text in given:
-        backbone = load_model(text)
+    for text, open_model in zip(given, prepare_models(given), strict=True):
+        backbone = open_model()
         models.labels.append(backbone.label)
         models.digests.append(model_digest(backbone))
         for size in sorted(sizes, key=str):
             backbone.set_size(backbone.default_size() if size is None else parse_size(size))
             capture(backbone, torch.zeros(1, 3, *backbone.size), layers={backbone.depth})
         for wanted in layers:
-            parse_layers(wanted, backbone.depth)
+            parse_layers(wanted, backbone.depth, backbone.label, "layers of the plan:")
         if is_run(expand_path(parse_spec(text).rest)):
             models.runs.append(text)
     refuse_doubles(models.labels)
@@ -136,26 +137,31 @@ class Workshop:
         )  # fmt: skip
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:24]
 
-    def do(self, job: Job, progress: Progress) -> tuple[Measurement, bool]:
-        """The job's measurement, always as it is on the disk; and whether it was there."""
-        place = self.place / self.key(job)
-        found = read_part(place)
-        if found is not None:
+    def do(self, job: Job, progress: Progress, processes: Processes) -> tuple[Measurement | None, bool]:
+        """The job's measurement, as it is on the disk (None in processes other than the first), and whether it was there."""
+        found, place = None, self.place
+        with processes.together():
+            if processes.rank == 0:
+                place = self.place / self.key(job)
+                found = read_part(place)
+        if processes.share(found is not None):
             return found, True
         started = time.monotonic()
-        done = _work(job, self, progress)
-        done.manifest["wall_seconds"] = round(time.monotonic() - started, 2)
-        try:
-            save_part(done, place)
-        except OSError as error:
-            raise InputError(f"{place} could not be written ({error.strerror}); choose another --out") from None
-        found = read_part(place)
-        assert found is not None
+        done = _work(job, self, progress, processes)
+        with processes.together():
+            if done is not None:
+                done.manifest["wall_seconds"] = round(time.monotonic() - started, 2)
+                try:
+                    save_part(done, place)
+                except OSError as error:
+                    raise InputError(f"{place} could not be written ({error.strerror}); choose another --out") from None
+                found = read_part(place)
+                assert found is not None
         return found, False
 
 
-def _work(job: Job, shop: Workshop, progress: Progress) -> Measurement:
-    return {"measure": _measure, "probe": _probe, "track": _track}[job.kind](job, shop, progress)
+def _work(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
+    return {"measure": _measure, "probe": _probe, "track": _track}[job.kind](job, shop, progress, processes)
 
 
 def _settings(job: Job, shop: Workshop) -> Settings:
@@ -173,14 +179,13 @@ def _settings(job: Job, shop: Workshop) -> Settings:
     )
 
 
-def _measure(job: Job, shop: Workshop, progress: Progress) -> Measurement:
-    backbones = [load_model(text) for text in shop.models.given]
-    done = measure(backbones, open_data(job.pair.test), _settings(job, shop), progress)
-    assert done is not None
-    return done
+def _measure(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
+    with processes.together():
+        backbones, source = load_models(shop.models.given), open_data(job.pair.test)
+    return measure(backbones, source, _settings(job, shop), progress, processes)
 
 
-def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
+def _probe(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
     task = job.what[0]
     settings = ProbeSettings(
         task=task,
@@ -196,18 +201,19 @@ def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
         seed=shop.seed,
         room=shop.place / "tokens",  # what a killed run leaves there is cleared away
     )
-    backbones = [load_model(text) for text in shop.models.given]
-    done = probe(backbones, open_data(job.pair.test), open_data(str(job.pair.train)), settings, progress)
-    assert done is not None
-    return done.measurement
+    with processes.together():
+        backbones = load_models(shop.models.given)
+        test, train = open_data(job.pair.test), open_data(str(job.pair.train))
+    done = probe(backbones, test, train, settings, progress, processes)
+    return None if done is None else done.measurement
 
 
-def _track(job: Job, shop: Workshop, progress: Progress) -> Measurement:
-    moments = find_moments(shop.models.runs, job.checkpoints)
-    whole, broken = set_aside(moments)
-    done = track(whole, open_data(job.pair.test), _settings(job, shop), progress, broken=broken)
-    assert done is not None
-    return done.measurement
+def _track(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
+    with processes.together():
+        whole, broken = set_aside(find_moments(shop.models.runs, job.checkpoints))
+        source = open_data(job.pair.test)
+    done = track(whole, source, _settings(job, shop), progress, processes, broken)
+    return None if done is None else done.measurement
 
 
 def _moments_digest(runs: Sequence[str]) -> list[str]:
@@ -225,9 +231,14 @@ def _code_digest() -> str:
 
 
 def run_jobs(
-    jobs: Sequence[Job], shop: Workshop, progress: Progress, say: Callable[[str], None] = lambda _: None
+    jobs: Sequence[Job],
+    shop: Workshop,
+    progress: Progress,
+    say: Callable[[str], None] = lambda _: None,
+    processes: Processes | None = None,
 ) -> list[Measurement]:
-    """Every job's measurement, in order; `say` is told which were there already."""
+    """Every job's measurement, in order, none in processes other than the first; `say` is told which were there already."""
+    processes = processes or Processes()
     done = []
     for place, job in enumerate(jobs):
         progress("sections", place, len(jobs))
@@ -235,7 +246,9 @@ def run_jobs(
         def inner(what: str, count: int, total: int, name: str = job.name) -> None:
             progress(f"{name}: {what}", count, total)
 
-        measurement, there = shop.do(job, inner)
+        measurement, there = shop.do(job, inner, processes)
+        if measurement is None:
+            continue
         if there:
             say(f"{job.name}: done before the interruption")
         done.append(measurement)

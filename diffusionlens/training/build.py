@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.memory import is_shortage
 from diffusionlens.models import build, load_model
+from diffusionlens.models.checkpoints.loading import outline
+from diffusionlens.models.variant import Variant
 from diffusionlens.training.dino.head import DINOHead
 from diffusionlens.training.dino.initialisation import initialise
 from diffusionlens.training.dino.loss import DINOLoss
@@ -18,7 +20,7 @@ from diffusionlens.training.dino.networks import MultiCropNetwork, make_teacher
 from diffusionlens.training.dino.optimizer import adamw
 from diffusionlens.training.dino.step import Learner
 from diffusionlens.training.ranks import Ranks
-from diffusionlens.training.recipe import Recipe
+from diffusionlens.training.recipe import ModelSection, Recipe
 
 
 def build_learner(recipe: Recipe, ranks: Ranks, *, fresh: bool) -> Learner:
@@ -59,15 +61,17 @@ def build_backbone(recipe: Recipe, drop_path: float) -> nn.Module:
     """The recipe's ViT for pictures of the global views' size, weights random as timm makes them.
 
     Raises:
-        InputError: timm can't make it, or its patches do not divide the views.
+        InputError: it is no model that this training can build, timm can't make it with these options, or its patches do not
+            divide the views.
     """
     crops, model = recipe.crops, recipe.model
+    _refuse_other_kinds(model)
     if "drop_path_rate" in model.options:
         raise InputError("model.options has drop_path_rate, which the teacher must not have; say model.drop_path")
     options = {"img_size": crops.global_size, **model.options} | ({"drop_path_rate": drop_path} if drop_path else {})
     backbone = build(model.name, model.attention, model.registers, model.specialize, **options)
-    if getattr(backbone, "cls_token", None) is None or not hasattr(backbone, "patch_embed"):
-        raise InputError(f"{model.name} has no CLS token, which DINO trains; choose a ViT with one")
+    if getattr(backbone, "cls_token", None) is None:
+        raise InputError(f"{model.name} with model.options {model.options} has no CLS token, which DINO trains")
     embed: Any = backbone.patch_embed
     patch = embed.patch_size
     for name, size in (("global_size", crops.global_size), ("local_size", crops.local_size)):
@@ -77,6 +81,29 @@ def build_backbone(recipe: Recipe, drop_path: float) -> nn.Module:
                 f"crops.{name} is {size}, and {model.name} has patches of {patch[0]} pixels; use a multiple of that, as {near}"
             )
     return backbone
+
+
+def _refuse_other_kinds(recipe: ModelSection) -> None:
+    """Refuses what is no plain ViT before timm is asked to make one of it with options that it does not know.
+
+    Raises:
+        InputError: says what it lacks, and which kinds work.
+    """
+    model: Any = outline(Variant(timm=recipe.name))
+    kind = type(model).__name__
+    patches = getattr(model, "patch_embed", None)
+    if not (isinstance(getattr(patches, "patch_size", None), tuple) and hasattr(patches, "grid_size")):
+        lacking = f"is of another kind ({kind}), without one grid of patches"
+    elif getattr(model, "cls_token", None) is None and not recipe.options.get("class_token"):
+        lacking = f"({kind}) has no CLS token"
+    elif getattr(model, "rope", None) is not None or not isinstance(getattr(model, "pos_embed", None), nn.Parameter):
+        lacking = f"({kind}) has relative or rotary positions"
+    else:
+        return
+    raise InputError(
+        f"model.name={recipe.name} {lacking}; training takes a plain ViT with a CLS token and a learned position table, which it "
+        f"resizes for each view: vit_* (without rope, relpos or siglip), deit*, cait* or *dinov2*"
+    )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from diffusionlens.documents import DocumentKind, as_json, merge, put
 from diffusionlens.errors import InputError
 from diffusionlens.training.recipe import Recipe
+from diffusionlens.wanted import wanted
 
 RECIPES = DocumentKind("recipe", packed="_recipes", folder="train", example="optimizer.lr=1e-3")
 
@@ -101,6 +102,6 @@ def _explain(error: ValidationError, where: str, settings: Mapping[str, Any]) ->
         return f"{place} is not a key of a recipe; {hint}"
     if first["type"] == "missing" and key == ".".join(names):
         return f"{place} is missing; give it, or extend a whole recipe (extends: dino_vits16)"
-    message = "too few values" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
+    message = "too few values" if first["type"] == "missing" else wanted(first)
     got = "" if isinstance(first["input"], dict) or first["type"] == "json_invalid" else f" (got {first['input']!r})"
     return f"{place if names else 'recipe ' + where}: {message}{got}"

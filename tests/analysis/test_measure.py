@@ -143,7 +143,7 @@ def test_attention_that_cannot_be_seen_is_left_out_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layers": "13"}, "the model has the layers 0"),
+        ({"layers": "13"}, "--layers 13: the model a has the layers 0 (embedding) to 12"),
         ({"layers": "a"}, "wanted all, last, or numbers"),
         ({"images": 0}, "wanted a whole number from 1"),
         ({"size": "65"}, "65 is not a multiple of its patch size 16; use 64 or 80"),
@@ -160,7 +160,7 @@ def test_attention_that_cannot_be_seen_is_left_out_by_name() -> None:
         ({"options": ["pib.hit=middle"]}, "pib.hit=middle"),
         ({"options": ["pib.hits=center"]}, "did you mean 'hit'"),
         ({"options": ["hit"]}, "wanted ANALYSIS.KEY=VALUE"),
-        ({"options": ["norms.fixed=-1"]}, "greater than 0"),
+        ({"options": ["norms.fixed=-1"]}, "--set norms.fixed=-1; wanted a number above 0"),
         ({"analyses": "pib", "options": ["pib.query=cls_final"], "layers": "0"}, "nothing could be measured"),
     ],
 )
@@ -177,7 +177,7 @@ def test_what_the_last_model_lacks_is_known_before_the_first_is_measured() -> No
 
     small = "b=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
     for options, message in (
-        ({"layers": "0,12,30"}, "the model has the layers 0"),
+        ({"layers": "0,12,30"}, "the model a has the layers 0"),
         ({"size": "72"}, "not a multiple"),
         ({"analyses": "pib", "layers": "0", "options": ["pib.query=cls_final"]}, "cls_final needs the last layer"),
         ({"analyses": "sparsity", "layers": "0"}, "layer 0 has no attention"),
@@ -185,6 +185,9 @@ def test_what_the_last_model_lacks_is_known_before_the_first_is_measured() -> No
     ):
         with pytest.raises(InputError, match=message):
             measure([MODEL, small], DATA, progress=measuring, **options)  # type: ignore[arg-type]
+    shallow = "d=shipped:mini_softmax_seed0"
+    with pytest.raises(InputError, match=r"--layers 7: the model d has the layers 0 \(embedding\) to 6; stay between"):
+        measure([MODEL, shallow], DATA, layers="7", progress=measuring)
     coarse = "c=timm:vit_small_patch32_224?pretrained=false&img_size=64"
     with pytest.raises(InputError, match="80 is not a multiple of its patch size 32"):
         measure([MODEL, coarse], DATA, size="80", progress=measuring)
@@ -207,6 +210,6 @@ def test_two_models_of_one_name() -> None:
 def test_choices() -> None:
     assert chosen_pictures(10, 4) == [0, 2, 5, 7]
     assert chosen_pictures(3, None) == [0, 1, 2]
-    assert parse_layers("-1,0,3", 12) == (0, 3, 12)
+    assert parse_layers("-1,0,3", 12, "a") == (0, 3, 12)
     assert parse_analyses("pca, pib") == ["pib", "pca"]
     assert parse_options(["pib.max_box_area=0.25"])["pib"].max_box_area == 0.25  # type: ignore[attr-defined]

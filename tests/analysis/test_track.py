@@ -93,6 +93,16 @@ def pictures_without_boxes(folder: Path) -> Path:
     return folder / "bare"
 
 
+def test_layers_that_a_run_does_not_have_are_told_before_anything_is_measured(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    def measuring(*_: object) -> None:
+        raise AssertionError("a checkpoint was measured")
+
+    with pytest.raises(InputError, match=r"--layers 9: the model b@epoch=0 has the layers 0"):
+        diffusionlens.track(f"b={runs['plain']}", HELD_OUT, tmp_path / "o", layers="9", progress=measuring)
+
+
 def test_moments(runs: dict[str, Path], tmp_path: Path) -> None:
     moments = find_moments([f"a={runs['plain']}", f"b={runs['plain']}"], 2)
     assert [(moment.label, moment.step) for moment in moments] == [

@@ -7,10 +7,13 @@ import json
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from diffusionlens.cli import main
+from diffusionlens.cli.bench import bench
+from diffusionlens.cli.main import app
 
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 DATA = "scenes:?n=2"
@@ -83,6 +86,86 @@ def test_options(
     monkeypatch.chdir(tmp_path)
     refused(["measure", MODEL, "--data", DATA, "--out", "deep/o", *options], monkeypatch, capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+ODD_MODEL_OPTIONS = [
+    "b.pth?mean=nan", "b.pth?mean=inf&std=half", "b.pth?std=0,0,0", "b.pth?std=0", "b.pth?normalize=none", "b.pth?heads=0", "b.pth?img_size=0", "b.pth?branch=x",
+    "b.pth?positions=x", "b.pth?attention=softest", "b.pth?b=1", "timm:vit_tiny_patch16_224?attention=softest", "timm:vit_tiny_patch16_224?img_size=99999",
+    "timm:vit_tiny_patch16_224?pretrained=1", "timm:vit_tiny_patch16_224?mean=nan", "timm:vit_tinny", "nowhere.pth", "shipped:mini_softmax_seed0?std=nan",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "command"),
+    [
+        *((model, ["measure"]) for model in ODD_MODEL_OPTIONS),
+        ("b.pth?mean=nan", ["probe", "segmentation"]),
+        ("b.pth?mean=nan", ["report", "quick"]),
+    ],
+)
+def test_options_of_a_model_are_refused_before_anything_is_opened(
+    model: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those of the last of several models: neither a first one's weights nor the pictures are looked at."""
+
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("something was opened")
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b.pth").write_bytes(b"never read")
+    for place in ("measuring.open_data", "probing.open_data"):
+        monkeypatch.setattr(f"diffusionlens.api.{place}", opened)
+    monkeypatch.setattr("diffusionlens.models.load.read_weights", opened)
+    monkeypatch.setattr("diffusionlens.models.load.from_timm", opened)
+    first = "a=shipped:mini_softmax_seed0"
+    models = ["--model", first, "--model", model] if command[0] == "report" else [first, model]
+    learned = [] if command[0] == "measure" else ["--train", DATA]
+    line = refused([*command, *models, "--data", DATA, *learned, "--out", "o"], monkeypatch, capsys)
+    assert model.partition("?")[2].partition("&")[0].partition("=")[2][:20] in line
+    assert [path.name for path in tmp_path.iterdir()] == ["b.pth"]
+
+
+NUMBERS = {
+    "--images": ["measure", MODEL], "--batch-size": ["measure", MODEL], "--workers": ["measure", MODEL], "--seed": ["probe", "depth", MODEL],
+    "--explore": ["measure", MODEL], "--seeds": ["probe", "depth", MODEL], "--checkpoints": ["track", "run"],
+    "--diagnose-images": ["train", "tiny_scenes_softmax"], "--rounds": ["bench", "train"], "--steps": ["bench", "train"],
+    "--threads": ["bench", "measure"],
+}  # fmt: skip
+"""Every option that takes a number, with a command of it."""
+
+
+@pytest.mark.parametrize("value", ["nan", "1e99", "²", "", "1_000", "0x10", "-7", "9" * 5000])
+@pytest.mark.parametrize("option", list(NUMBERS))
+def test_numbers(
+    option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = [] if NUMBERS[option][0] == "bench" else ["--out", "o"]
+    line = refused([*NUMBERS[option], "--data", DATA, *out, f"{option}={value}"], monkeypatch, capsys)
+    assert line.startswith(f"error: {option} {value}"[:500])
+    assert "; wanted a whole number from " in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_number_is_among_them() -> None:
+    """Options that typer reads as numbers by itself are refused in words of its own."""
+    named = set()
+    for command in [*app.registered_commands, *bench.registered_commands]:
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            kind, option = (hint.__origin__, hint.__metadata__[0]) if hasattr(hint, "__metadata__") else (hint, None)
+            if {int, float} & {kind, *get_args(kind)}:
+                assert option.parser is not None, (command.callback, option)
+                named.add(f"--{name.replace('_', '-')}")
+    assert named == set(NUMBERS)
+
+
+def test_a_size_says_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["measure", MODEL, "--data", DATA, "--out", str(tmp_path / "o"), "--size", "99999999"]
+    line = refused(given, monkeypatch, capsys)
+    assert line.startswith("error: --size '99999999' is not a picture size; wanted N or HxW")
+    assert "sides from 1 to 8192 pixels" in line
 
 
 ODD_RECIPES = {

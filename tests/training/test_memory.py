@@ -38,12 +38,12 @@ def test_networks_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("head.out_dim=1000000000000", "less than or equal to 16777216"),
-        ("crops.global_size=100000", "less than or equal to 4096"),
-        ("crops.local_count=1000000000", "less than or equal to 256"),
+        ("head.out_dim=1000000000000", "wanted a number up to 16777216"),
+        ("crops.global_size=100000", "wanted a number up to 4096"),
+        ("crops.local_count=1000000000", "wanted a number up to 256"),
         ("model.options={depth: 900000}", "depth=900000 .* is beyond any ViT"),
         ("model.options={embed_dim: 1e18}", "is beyond any ViT"),
-        ("run.workers=100000", "less than or equal to 1024"),
+        ("run.workers=100000", "wanted a number up to 1024"),
     ],
 )
 def test_networks_beyond_reason(setting: str, message: str, tmp_path: Path) -> None:

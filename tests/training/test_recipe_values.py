@@ -83,12 +83,29 @@ def test_models_without_what_it_takes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "lacking"),
+    [
+        ("swin_tiny_patch4_window7_224", "(SwinTransformer) has no CLS token"),
+        ("convnext_tiny", "is of another kind (ConvNeXt), without one grid of patches"),
+        ("vit_small_patch16_dinov3", "(Eva) has relative or rotary positions"),
+        ("beit_base_patch16_224", "(Beit) has relative or rotary positions"),
+    ],
+)
+def test_models_that_training_can_not_build(name: str, lacking: str, tmp_path: Path) -> None:
+    """Said before timm is handed options of a ViT, whose answer would be "unexpected keyword depth"."""
+    line = outcome(f"model.name={name}", tmp_path / "run")
+    assert f"model.name={name} {lacking}; training takes a plain ViT with a CLS token" in line
+    assert "vit_*" in line
+    assert "deit*" in line
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["augmentation.blur_radius=[2,1]"], "blur_radius is .2.0, 1.0.; wanted two numbers in ascending order"),
         (["optimizer.freeze_last_layer=500 %"], "wanted at most 100 %, the whole run"),
         (["optimizer.freeze_last_layer=401 steps"], "freeze_last_layer .401 steps. takes 401 steps, the whole run 400"),
-        (["model.drop_path=1"], "less than 1"),
+        (["model.drop_path=1"], "wanted a number below 1"),
         (["checkpoint.save=0 steps"], "wanted more than 0"),
         (["checkpoint.every=0 %"], "wanted more than 0"),
         (["optimizer.lr_end=3e-3"], "lr_end is 0.003, above the peak learning rate 0.002"),

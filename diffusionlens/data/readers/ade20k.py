@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from diffusionlens.data.conditions import unreadable
 from diffusionlens.data.readers.layout import first_existing, root_of
 from diffusionlens.data.readers.mask_values import IndexValues
 from diffusionlens.data.readers.pairs import PairedPictures
@@ -54,7 +55,9 @@ def _names(root: Path) -> list[str]:
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="," if path.suffix == ".csv" else "\t"))
-    except (csv.Error, OSError) as error:
+    except OSError as error:
+        raise unreadable(error, path, "a table of classes") from None
+    except csv.Error as error:
         raise InputError(f"{path} is no table of classes ({error}); wanted the columns Idx and Name") from None
     found = {str(row.get("Idx") or "").strip(): str(row.get("Name") or "").strip() for row in rows}
     full = [found.get(str(stored), "") for stored in range(1, COUNT + 1)]

@@ -4,6 +4,7 @@ import csv
 import re
 from pathlib import Path
 
+from diffusionlens.data.conditions import unreadable
 from diffusionlens.data.readers.layout import first_existing, root_of
 from diffusionlens.data.readers.mask_values import ColourValues, IndexValues, in_order
 from diffusionlens.data.readers.pairs import PairedPictures
@@ -125,7 +126,9 @@ def _colours(root: Path) -> dict[str, tuple[int, int, int]]:
     try:
         lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         table = list(csv.reader(lines)) if path.suffix == ".csv" else []
-    except (csv.Error, OSError) as error:
+    except OSError as error:
+        raise unreadable(error, path, "a table of colours") from None
+    except csv.Error as error:
         raise InputError(f"{path} is no table of colours ({error}); wanted name,r,g,b") from None
     if path.suffix == ".csv":
         rows = [[*row[1:4], row[0]] for row in table[1:] if len(row) >= 4]

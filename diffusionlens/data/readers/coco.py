@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffusionlens.data.boxes import BoxList
 from diffusionlens.data.open_picture import open_annotated
-from diffusionlens.data.readers.coco_file import CocoFile, corner_and_size, instance_mask, read_coco, size_of
+from diffusionlens.data.readers.coco_file import CocoFile, box_fault, corner_and_size, instance_mask, read_coco, size_of
 from diffusionlens.data.readers.coco_panoptic import FullMasks
 from diffusionlens.data.readers.layout import first_existing, root_of
 from diffusionlens.data.readers.splits import chosen, file_inside, given_list, read_list, splits_there
@@ -135,7 +135,10 @@ class Coco:
                 boxes.notes.append(f"{what}: iscrowd is {str(crowd)[:20]!r}, wanted 0 or 1")
                 marks.append((outline, box, None))
                 continue
-            boxes.add(box, category, crowd=bool(crowd), what=what)
+            if (fault := box_fault(instance)) is not None:
+                boxes.notes.append(f"{what}: {fault}")
+            else:
+                boxes.add(box, category, f"{instance['bbox']} (x, y, width, height)", crowd=bool(crowd), what=what)
             if outline is None and self._outlined:
                 boxes.notes.append(f"{what}: its segmentation is not understood")
             marks.append((outline, box, None if crowd else category + 1))

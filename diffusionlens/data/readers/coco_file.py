@@ -12,6 +12,7 @@ import torch
 from pycocotools import mask as rle_tools
 from torch import Tensor
 
+from diffusionlens.data.conditions import unreadable
 from diffusionlens.data.sample import IGNORE
 from diffusionlens.errors import InputError, in_short
 
@@ -60,7 +61,9 @@ def read_panoptic(path: Path) -> CocoFile:
 def _read(path: Path, keys: tuple[str, ...]) -> CocoFile:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, OSError, RecursionError) as error:
+    except OSError as error:
+        raise unreadable(error, path, "a COCO file (images, annotations, categories)") from None
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON ({in_short(error)}); download it again") from None
     images = _entries(content, "images", ("id", "file_name", "width", "height"), path)
     categories = _entries(content, "categories", ("id", "name"), path)
@@ -115,6 +118,15 @@ def corner_and_size(instance: dict[str, Any]) -> tuple[float, float, float, floa
     except (KeyError, TypeError, ValueError, OverflowError):
         return (float("nan"),) * 4
     return x, y, width, height
+
+
+def box_fault(instance: dict[str, Any]) -> str | None:
+    """What is wrong with a box that is none, in words of the file."""
+    if "bbox" not in instance:
+        return "it has no bbox"
+    if all(isfinite(value) for value in corner_and_size(instance)):
+        return None
+    return f"its bbox is {str(instance['bbox'])[:80]}, wanted four numbers: x, y, width, height"
 
 
 def instance_mask(instance: dict[str, Any], size: tuple[int, int]) -> Tensor | None:

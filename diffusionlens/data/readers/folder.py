@@ -68,7 +68,6 @@ class Folder:
         image = open_annotated(path, size, boxes=bool(objects))
         boxes = BoxList(*image.size)
         for entry in objects:
-            category = self._number.get(entry.name, -1)
-            boxes.add(entry.box, category, difficult=entry.difficult, what=entry.name or "object")
+            entry.add_to(boxes, self._number.get(entry.name, -1))
         label = self._number[path.relative_to(self.folder).parts[0]] if self.classes else None
         return Picture(image, self.name(index), label, **boxes.fields())  # type: ignore[arg-type]

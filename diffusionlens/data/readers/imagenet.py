@@ -100,10 +100,7 @@ class ImageNet:
             reason = f"the picture is {found}, its annotation says {size[0]}x{size[1]}: another shape"
             raise UnreadablePicture(str(path), reason)
         for entry in objects:
-            category = self._number.get(entry.name, -1)
-            x0, y0, x1, y1 = entry.box
-            scaled = (x0 * scale[0], y0 * scale[1], x1 * scale[0], y1 * scale[1])
-            boxes.add(scaled, category, difficult=entry.difficult, what=entry.name or "object")
+            entry.add_to(boxes, self._number.get(entry.name, -1), scale)
         relative = path.relative_to(self.folder)
         label = self._number.get(relative.parts[0] if len(relative.parts) > 1 else objects[0].name if objects else "")
         return Picture(image, self.name(index), label, **boxes.fields())  # type: ignore[arg-type]

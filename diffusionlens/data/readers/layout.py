@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from diffusionlens.data.conditions import refuse_shortage, unreadable
 from diffusionlens.data.open_picture import SUFFIXES
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, expand_path
@@ -25,6 +26,7 @@ def root_of(spec: Spec) -> Path:
     try:
         is_folder, exists = root.is_dir(), root.exists()
     except OSError as error:  # a name too long for the system, or a folder that may not be entered
+        refuse_shortage(error, f"'{spec.rest}' can't be looked at")
         raise InputError(f"'{spec.rest}' can't be looked at ({error.strerror}); wanted {spec.kind}:ROOT") from None
     if not is_folder:
         state = "is not a folder" if exists else "does not exist"
@@ -72,7 +74,7 @@ def files_below(folder: Path, suffix: str) -> list[Path]:
 
 def _walk(folder: Path, suffixes: set[str]) -> Iterator[Path]:
     seen: set[str] = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
+    for place, folders, files in os.walk(folder, onerror=refuse_folder, followlinks=True):
         real = os.path.realpath(place)
         if real in seen:  # a link back to where we have been
             folders.clear()
@@ -82,6 +84,13 @@ def _walk(folder: Path, suffixes: set[str]) -> Iterator[Path]:
         for name in files:
             if not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes:  # noqa: PTH122  (a million names)
                 yield Path(place, name)
+
+
+def refuse_folder(error: OSError) -> None:
+    """Refuses a folder whose pictures would be missing without a word; one that is gone by now had none."""
+    if isinstance(error, FileNotFoundError) or Path(str(error.filename)).name == "lost+found":
+        return
+    raise unreadable(error, error.filename, "every folder below the root readable, or a root without it")
 
 
 def class_folders(folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from diffusionlens.data.conditions import unreadable
 from diffusionlens.data.readers.layout import inside, pictures_below
 from diffusionlens.data.readers.pairs import Pair
 from diffusionlens.errors import InputError
@@ -60,7 +61,7 @@ def read_list(path: Path) -> list[list[str]]:
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
-        raise InputError(f"{path} can't be read ({error.strerror or type(error).__name__}); wanted a list") from None
+        raise unreadable(error, path, "a list of pictures") from None
     return [fields for line in text.splitlines() if (fields := line.split())]
 
 

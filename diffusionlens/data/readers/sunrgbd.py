@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from diffusionlens.data.conditions import refuse_shortage
 from diffusionlens.data.open_picture import SUFFIXES
 from diffusionlens.data.readers.depth_values import DepthValues
-from diffusionlens.data.readers.layout import inside, root_of
+from diffusionlens.data.readers.layout import inside, refuse_folder, root_of
 from diffusionlens.data.readers.pairs import Pair, PairedPictures
 from diffusionlens.data.readers.splits import chosen, chosen_split, given_list, read_list
 from diffusionlens.data.subset import COUNT_OPTION
@@ -79,7 +80,7 @@ def _below_sunrgbd(frame: str) -> str:
 
 def _frames_below(folder: Path) -> Iterator[str]:
     """Every folder with a folder `image` and one of depth, sorted, as paths below `folder`."""
-    for place, folders, _ in os.walk(folder):
+    for place, folders, _ in os.walk(folder, onerror=refuse_folder):
         if "image" in folders and not set(_FOLDERS.values()).isdisjoint(folders):
             folders.clear()
             yield Path(place).relative_to(folder).as_posix()
@@ -91,7 +92,8 @@ def _only_file(base: Path, frame: str, part: str) -> Path | None:
     folder = inside(base, f"{frame}/{part}")
     try:
         files = [path for path in folder.iterdir() if _is_picture(path)] if folder is not None else []
-    except OSError:
+    except OSError as error:
+        refuse_shortage(error, f"{folder} can't be looked into")
         return None
     return files[0] if len(files) == 1 else None
 

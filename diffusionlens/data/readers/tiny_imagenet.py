@@ -109,10 +109,11 @@ class TinyImageNet:
         image = open_rgb(entry.path, boxes=bool(entry.box))
         boxes = BoxList(*image.size)
         label = self._number[entry.wnid]
+        written = repr(" ".join(entry.box)[:40])
         try:
             x0, y0, x1, y1 = (float(value) for value in entry.box)
         except ValueError:
-            boxes.notes.append(f"box {' '.join(entry.box)[:40]!r} is not four numbers")
+            boxes.notes.append(f"the box {written} is not four numbers")
         else:
-            boxes.add((x0, y0, x1 + 1, y1 + 1), label, what=entry.wnid)
+            boxes.add((x0, y0, x1 + 1, y1 + 1), label, written, what=entry.wnid)
         return Picture(image, self.name(index), label, **boxes.fields())  # type: ignore[arg-type]

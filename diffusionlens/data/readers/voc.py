@@ -110,7 +110,7 @@ class Voc:
             if entry.name not in CLASSES:
                 boxes.notes.append(f"object of unknown class '{entry.name[:40]}'")
                 continue
-            boxes.add(entry.box, CLASSES.index(entry.name), difficult=entry.difficult, what=entry.name)
+            entry.add_to(boxes, CLASSES.index(entry.name))
         return Picture(image, name, boxes.only_category, mask=mask, **boxes.fields())  # type: ignore[arg-type]
 
     def _mask(self, name: str) -> Tensor:

@@ -33,13 +33,13 @@ def given_normalization(spec: Spec) -> Preprocessing | None:
         return NORMALIZATIONS[query["normalize"]]
     if "mean" not in query and "std" not in query:
         return None
+    found = {key: _channels(spec, key) for key in ("mean", "std") if key in query}
+    if 0.0 in found.get("std", ()):
+        raise InputError(f"?std={query['std']} in '{spec.text}'; pictures are divided by it: wanted more than 0")
     for one, other in (("mean", "std"), ("std", "mean")):
         if one not in query:
             raise InputError(f"?{other} without ?{one} in '{spec.text}'; give both")
-    mean, std = _channels(spec, "mean"), _channels(spec, "std")
-    if 0.0 in std:
-        raise InputError(f"?std={query['std']} in '{spec.text}'; pictures are divided by it: wanted more than 0")
-    return Preprocessing(mean, std)
+    return Preprocessing(found["mean"], found["std"])
 
 
 def _channels(spec: Spec, key: str) -> tuple[float, float, float]:

@@ -21,13 +21,21 @@ from diffusionlens.models.variant import Variant, refuse_unknown, remember
 from diffusionlens.spec import Spec, parse_size
 
 
-def from_timm(spec: Spec, *, pretrained: bool) -> Backbone:
-    """`timm:NAME[?pretrained=false&img_size=HxW]`.
+def variant_for(spec: Spec) -> Variant:
+    """What `timm:NAME[?img_size=HxW]` asks for, before its weights are.
 
     Raises:
-        InputError: timm has no such model, it has no single grid of tokens, or its weights can't be had.
+        InputError: timm has no such model, it has no single grid of tokens, or not in that size.
     """
-    variant = _variant(spec, spec.rest, "timm:")
+    return _variant(spec, spec.rest, "timm:")
+
+
+def from_timm(spec: Spec, *, pretrained: bool, variant: Variant) -> Backbone:
+    """`timm:NAME[?pretrained=false&img_size=HxW]`, with the `variant_for` it.
+
+    Raises:
+        InputError: its weights can't be had.
+    """
     name = spec.rest
     try:
         # Untrained weights are drawn from a fixed seed: the same command gives the same numbers.
@@ -87,7 +95,7 @@ def _variant(spec: Spec, name: str, prefix: str) -> Variant:
     look = backbone_of(name, outline(variant), Origin(spec.text, "timm", name))
     if "img_size" not in spec.query:
         return variant
-    size = parse_size(spec.query["img_size"])
+    size = parse_size(spec.query["img_size"], "?img_size")
     refuse_uneven(f"?img_size={spec.query['img_size']}", size, look.patch_size, name)
     sized = Variant(timm=name, options={"img_size": size})
     if backbone_of(name, outline(sized), Origin(spec.text, "timm", name)).native_size != size:

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from diffusionlens.data.conditions import refuse_shortage
 from diffusionlens.errors import InputError, in_short, some
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
@@ -40,14 +41,23 @@ def read_weights(path: Path, *, mapped: bool = False) -> tuple[Mapping[Any, Any]
     Raises:
         InputError: no such file, not a weights file, cut short, or holding objects other than tensors and plain values.
     """
-    if not path.is_file():
-        state = "is not a regular file" if path.exists() else "does not exist"
-        raise InputError(f"{path} {state}; wanted a weights file ({', '.join(SUFFIXES)})")
+    refuse_missing(path)
     try:
         _refuse_text(path)
         return _read_safetensors(path) if path.suffix == ".safetensors" else (_read_pickle(path, mapped), {})
     except OSError as error:
+        refuse_shortage(error, f"{path} can't be read")
         raise InputError(f"{path} can't be read ({error.strerror or error}); see its permissions") from None
+
+
+def refuse_missing(path: Path) -> None:
+    """
+    Raises:
+        InputError: no such file.
+    """
+    if not path.is_file():
+        state = "is not a regular file" if path.exists() else "does not exist"
+        raise InputError(f"{path} {state}; wanted a weights file ({', '.join(SUFFIXES)})")
 
 
 def _refuse_text(path: Path) -> None:
@@ -83,6 +93,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except PermissionError:
         raise
     except Exception as error:  # besides its own errors, what torch raises for types and shapes that it does not have
+        refuse_shortage(error, f"{path} can't be read")
         raise InputError(f"{path} is not a whole safetensors file ({_one_line(error)}); copy it again") from None
 
 
@@ -95,6 +106,7 @@ def _read_pickle(path: Path, mapped: bool) -> Mapping[Any, Any]:
     except PermissionError:
         raise
     except Exception as error:  # a damaged pickle raises of every kind
+        refuse_shortage(error, f"{path} can't be read")
         raise InputError(_why_unreadable(path, error)) from None
     if not isinstance(content, Mapping):
         raise InputError(f"{path} holds a {type(content).__name__}; wanted a dictionary of tensors (a state_dict)")

@@ -23,11 +23,13 @@ _TRIES = 50  # pictures tried in place of one that can't be read, before the dat
 
 @dataclass(frozen=True)
 class ViewBatch:
-    """`views`: one tensor [B,3,H,W] a view. `keys`: whose they are. `skipped`: unreadable files met, with the reasons."""
+    """`views`: one tensor [B,3,H,W] a view. `keys`: whose they are. `skipped`: unreadable files met, with the reasons.
+    `refused`: why there are no more batches."""
 
     views: list[Tensor]
     keys: list[SampleKey]
     skipped: list[tuple[str, str]]
+    refused: InputError | None = None
 
     def pin_memory(self) -> "ViewBatch":  # called by the loader
         return replace(self, views=[view.pin_memory() for view in self.views])
@@ -36,14 +38,15 @@ class ViewBatch:
 _Item = tuple[Sequence[Tensor], SampleKey, list[tuple[str, str]]]
 
 
-class ViewDataset(Dataset[_Item]):
+class ViewDataset(Dataset[_Item | InputError]):
     """The pictures of a source as views, with what was skipped on the way. In place of an unreadable one comes the next
-    readable one, so that every batch has its size; no views when there is none far and wide."""
+    readable one, so that every batch has its size; no views when there is none far and wide. What ends the run comes out as
+    the error itself (see `PictureDataset`)."""
 
     def __init__(self, source: PictureSource, crops: Crops) -> None:
         self.source, self.crops = source, crops
 
-    def __getitem__(self, key: SampleKey) -> _Item:
+    def __getitem__(self, key: SampleKey) -> _Item | InputError:
         skipped: list[tuple[str, str]] = []
         for shift in range(min(_TRIES, len(self.source))):
             index = (key.index + shift) % len(self.source)
@@ -52,6 +55,8 @@ class ViewDataset(Dataset[_Item]):
             except UnreadablePicture as error:
                 skipped.append((error.file, error.reason))
                 continue
+            except InputError as error:
+                return error
             return self.crops(picture.image, key.epoch, index), SampleKey(key.epoch, index), skipped
         return [], key, skipped
 
@@ -62,7 +67,7 @@ def load_views(
     """The batches of `sampler`, in its order whatever the number of workers.
 
     Raises:
-        InputError: a worker died, or too many pictures can't be read.
+        InputError: a worker died, too many pictures can't be read, or the machine has run out of open files or memory.
     """
     loader = DataLoader(
         ViewDataset(source, crops),
@@ -77,6 +82,8 @@ def load_views(
     )
     with ReadingProcesses[ViewBatch](loader, "--set run.workers=N") as batches:
         for batch in batches:
+            if batch.refused is not None:
+                raise batch.refused
             if not batch.views:
                 file, reason = batch.skipped[0]
                 raise InputError(
@@ -86,7 +93,12 @@ def load_views(
             yield batch
 
 
-def _collate(items: list[_Item]) -> ViewBatch:
+def _collate(given: list[_Item | InputError]) -> ViewBatch:
+    items: list[_Item] = []
+    for item in given:
+        if isinstance(item, InputError):
+            return ViewBatch([], [], [], item)
+        items.append(item)
     for views, key, skipped in items:
         if not views:
             return ViewBatch([], [key], skipped)

@@ -66,6 +66,10 @@ def test_depth_and_classification(tmp_path: Path) -> None:
         ({"tokens": "patches"}, "did you mean 'patch'"),
         ({"train": None}, "--train is missing"),
         ({"seeds": 0}, "--seeds 0"),
+        (
+            {"layers": "7", "models": [MODEL, "b=shipped:mini_softmax_seed0"]},
+            "--layers 7: the model b has the layers 0",
+        ),
         ({"options": ["iteration=5"]}, "did you mean 'iterations'"),
         ({"options": ["iterations=many"]}, "--set iterations="),
         ({"options": ["rates=0"]}, "--set rates="),

@@ -43,6 +43,22 @@ def ignored(picture: Picture) -> np.ndarray:
     return (picture.mask == 255).numpy()
 
 
+@pytest.mark.parametrize(
+    ("bbox", "note"),
+    [
+        (..., "instance 1: it has no bbox"),
+        (["ten", 1, 2, 3], "instance 1: its bbox is ['ten', 1, 2, 3], wanted four numbers: x, y, width, height"),
+        ([1, 2, 3], "instance 1: its bbox is [1, 2, 3], wanted four numbers"),
+        ([float("nan"), 1, 2, 3], "instance 1: its bbox is [nan, 1, 2, 3], wanted four numbers"),
+        ([5, 6, -2, 3], "instance 1: the box [5, 6, -2, 3] (x, y, width, height) has no area"),
+    ],
+)
+def test_a_box_that_is_none_is_named_in_the_words_of_the_file(bbox: Any, note: str, tmp_path: Path) -> None:
+    found = opened(tmp_path, [instance(bbox=bbox)])
+    assert found.boxes.shape == (0, 4)
+    assert any(text.startswith(note) for text in found.notes), found.notes
+
+
 FULL_SQUARE = np.zeros((30, 40), bool)
 FULL_SQUARE[10:20, 10:20] = True
 

@@ -64,12 +64,18 @@ def test_voc(voc: Path) -> None:
     [
         ("", 0, None),
         (voc_object("cat", (1, 1, 41, 31)), 1, None),  # a pixel over the edge: cut
-        (voc_object("cat", (10, 10, 9, 20)), 0, "has no area"),
-        (voc_object("cat", (20, 10, 5, 20)), 0, "has no area"),
-        (voc_object("cat", (100, 100, 200, 200)), 0, "outside the picture"),
-        (voc_object("cat", ("x", 1, 2, 3)), 0, "not finite"),
-        (voc_object("cat", ("inf", 1, 2, 3)), 0, "not finite"),
-        (voc_object("cat", (1, 1, "", 3)), 0, "not finite"),
+        (voc_object("cat", (10, 10, 9, 20)), 0, "the box xmin 10, ymin 10, xmax 9, ymax 20 has no area"),
+        (voc_object("cat", (20, 10, 5, 20)), 0, "the box xmin 20, ymin 10, xmax 5, ymax 20 has no area"),
+        (voc_object("cat", (100, 100, 200, 201)), 0, "xmin 100, ymin 100, xmax 200, ymax 201 lies outside the picture"),
+        (voc_object("cat", ("ten", 1, 2, 3)), 0, "cat (object 1): its <xmin> is 'ten', wanted a number"),
+        (voc_object("cat", ("inf", 1, 2, 3)), 0, "its <xmin> is 'inf', wanted a number"),
+        (voc_object("cat", (1, 1, "", 3)), 0, "its <xmax> is '', wanted a number"),
+        (
+            voc_object("cat", (1, 1, 9, 9)) + voc_object("cat", (1, 1, 9, 9)).replace("<ymin>1</ymin>", ""),
+            1,
+            "cat (object 2): its <ymin> is missing",
+        ),
+        ("<object><name>cat</name></object>", 0, "cat (object 1): it has no <bndbox>"),
         (voc_object("unicorn", (1, 1, 2, 3)), 0, "unknown class 'unicorn'"),
         ("<object></object>", 0, "unknown class ''"),
         (voc_object("cat", (1, 1, 9, 9)) + voc_object("dog", (5, 5, 5, 5), 1), 2, None),
@@ -89,10 +95,21 @@ BOMB = '<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "x"><!ENTITY b "&a;&a;&a;">
 REMOTE = '<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a SYSTEM "file:///etc/passwd">]><annotation>&a;</annotation>'
 
 
-@pytest.mark.parametrize("content", ["", "<annotation>", "no xml", BOMB, REMOTE, "\x00\x01"])
-def test_hostile_xml(voc: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "no element found: line 1, column 0"),
+        ("<annotation>\n <size>\n</annotation>", "mismatched tag: line 3, column 2"),
+        ("no xml", "syntax error: line 1, column 0"),
+        (BOMB, "it declares entities"),
+        (REMOTE, "it declares entities"),
+        ("\x00\x01", "line 1, column"),
+        ('<?xml version="1.0" encoding="klingon"?><annotation/>', "unknown encoding"),
+    ],
+)
+def test_hostile_xml(voc: Path, content: str, why: str) -> None:
     (voc / "VOCdevkit/VOC2012/Annotations/a.xml").write_text(content)
-    with pytest.raises(UnreadablePicture, match="not valid XML"):
+    with pytest.raises(UnreadablePicture, match=f"not valid XML .*{why}"):
         open_data(f"voc:{voc}").open(0)
 
 

@@ -123,8 +123,21 @@ def test_numbers_for_the_normalization(tmp_path: Path) -> None:
     path = written(plain_vit().state_dict(), tmp_path / "w.pth")
     found = load_model(f"{path}?mean=0.1,.2,0&std=half").preprocessing
     assert (found.mean, found.std) == ((0.1, 0.2, 0.0), HALF)
-    for wrong in ("mean=0.5,0.5", "mean=0.5,0.5,2", "mean=a,b,c", "mean=nan,0,0", "mean=-1,0,0", "mean=imagnet"):
+    for wrong in (
+        "mean=0.5,0.5",
+        "mean=0.5,0.5,2",
+        "mean=a,b,c",
+        "mean=nan,0,0",
+        "mean=nan",
+        "mean=inf",
+        "mean=-1,0,0",
+        "mean=imagnet",
+    ):
         refused(f"{path}?{wrong}&std=half", "wanted three numbers from 0 to 1")
+        refused(f"{path}?{wrong}", "wanted three numbers from 0 to 1")
+    for wrong in ("std=0", "std=nan", "std=inf,1,1"):
+        refused(f"{path}?{wrong}", "wanted three numbers from 0 to 1")
+    refused(f"{path}?std=0,0.0,0", r"\?std=0,0.0,0 in .* wanted more than 0")
     refused(f"{path}?mean=half", r"\?mean without \?std")
     refused(f"{path}?mean=half&std=0,1,1", "more than 0")
     refused(f"{path}?normalize=half&mean=half&std=half", "give one of them")

@@ -20,6 +20,7 @@ from diffusionlens.analysis.probes.settings.recipe import (
     Task,
 )
 from diffusionlens.errors import InputError
+from diffusionlens.wanted import wanted
 
 _FAST: dict[Task, Recipe] = {
     "segmentation": SegmentationRecipe(
@@ -112,10 +113,7 @@ def _refused(error: ValidationError, given: Mapping[str, str]) -> InputError:
     first = error.errors()[0]
     keys = [str(first["loc"][0])] if first["loc"] else list(given)
     came = " ".join(f"--set {key}={given.get(key, '')}" for key in keys)
-    if first["type"] == "literal_error":
-        return InputError(f"{came}; wanted {first['ctx']['expected']}")
-    reason = first["msg"].removeprefix("Value error, ")
-    return InputError(f"{came}; {reason}")
+    return InputError(f"{came}; {wanted(first)}")
 
 
 def _presets_of(task: str) -> list[str]:
