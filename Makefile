@@ -12,7 +12,7 @@ help: ## what there is
 demo: $(READY) ## train, measure and track two small models on built-in pictures, some minutes after the set-up; ends with two pages
 	$(BIN)/diffusionlens demo --out build/demo
 
-test: $(READY) lint docs ## lint, types, import contracts, documents and all tests; ten to twenty minutes after the set-up
+test: $(READY) lint docs ## lint, types, import contracts, documents and all tests; about 25 minutes on two cores after the set-up
 	$(BIN)/pytest -n 2
 
 lint: $(READY) ## format, lint, types, import contracts

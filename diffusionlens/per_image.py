@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from diffusionlens.results import PER_IMAGE_COLUMNS
 from diffusionlens.shelf import Shelf
 
+_AT_ONCE = 2**14
+"""Values in a table: a table for each series takes longer to make than to write where there are few pictures."""
+
 
 @dataclass(frozen=True)
 class Series:
@@ -35,13 +38,15 @@ class Block:
     values: Shelf
 
     def frames(self) -> Iterator[pd.DataFrame]:
-        """One table for every series that has values, with the columns of per_image.csv.gz."""
-        for place, series in enumerate(self.series):
-            values = self.values.columns(slice(place, place + 1)).ravel()
-            defined = ~np.isnan(values)
-            frame = pd.DataFrame({"name": self.names[defined], "value": values[defined]})
-            keys = {"model": self.model, "data": self.data, "analysis": self.analysis, **vars(series)}
-            yield frame.assign(**keys)[PER_IMAGE_COLUMNS]
+        """Tables with the columns of per_image.csv.gz: series after series, as many at a time as `_AT_ONCE` values hold."""
+        together = max(1, _AT_ONCE // max(1, len(self.names)))
+        for start in range(0, len(self.series), together):
+            series = self.series[start : start + together]
+            values = self.values.columns(slice(start, start + len(series))).T
+            which, picture = np.nonzero(~np.isnan(values))
+            keys = pd.DataFrame([vars(one) for one in series], dtype=object).iloc[which].reset_index(drop=True)
+            keys = keys.assign(model=self.model, data=self.data, analysis=self.analysis)
+            yield keys.assign(name=self.names[picture], value=values[which, picture])[PER_IMAGE_COLUMNS]
 
 
 class PerImage:
@@ -67,7 +72,7 @@ class PerImage:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=PER_IMAGE_COLUMNS)
 
     def write(self, file: IO[str]) -> None:
-        """As CSV, one series after the other, so that memory for one is enough."""
+        """As CSV, some series after the other, so that memory for those is enough."""
         pd.DataFrame(columns=PER_IMAGE_COLUMNS).to_csv(file, index=False, lineterminator="\n")
         for frame in self.frames():
             frame.to_csv(file, index=False, header=False, float_format="%.6g", lineterminator="\n")

@@ -9,6 +9,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffusionlens.errors import InputError, in_short
+
 Numbers = NDArray[Any]
 
 _BYTES = 2**21
@@ -47,16 +49,22 @@ class Storage:
         """Fills `target` with what lies at `place`.
 
         Raises:
-            OSError: the disk does not give back what was written.
+            InputError: the disk does not give back what was written.
         """
         with self._turn:
             assert self._file is not None
-            self._file.seek(place)
-            while target:
-                got = self._file.readinto(target)  # type: ignore[attr-defined]
-                if not got:
-                    raise OSError("a temporary file was cut short")
-                target = target[got:]
+            try:
+                self._file.seek(place)
+                while target:
+                    got = self._file.readinto(target)  # type: ignore[attr-defined]
+                    if not got:
+                        raise OSError("it was cut short")
+                    target = target[got:]
+            except OSError as error:
+                raise InputError(
+                    f"the values of single pictures could not be read back from their temporary file in "
+                    f"{tempfile.gettempdir()} ({in_short(error)}); run again with TMPDIR set to a folder on a sound disk"
+                ) from None
 
 
 class Shelf:
@@ -64,8 +72,8 @@ class Shelf:
 
     It lies in `storage` (its own, where none is given), so that memory does not grow with the number of pictures. Rows that came
     together lie there column after column, so that some columns of all rows are a few large reads. Where no file can be
-    written to, or the disk is full, rows stay in memory: what took hours to measure is not lost for want of room. Pickled or
-    copied, it is a table in memory.
+    written to, or the disk is full, rows stay in memory: what took hours to measure is not lost for want of room. A shelf belongs
+    to the process that made it; pickled or copied, it is a table in memory.
     """
 
     def __init__(self, storage: Storage | None = None) -> None:
@@ -129,8 +137,11 @@ class Shelf:
         """Some neighbouring columns of all rows, [rows,c]; of a shelf that nothing was put on, [0,0].
 
         Raises:
-            OSError: the disk does not give back what was written.
+            InputError: the disk does not give back what was written.
+            ValueError: the columns are no neighbours.
         """
+        if chosen.step not in (None, 1):
+            raise ValueError(f"columns {chosen.start}:{chosen.stop}:{chosen.step}; wanted neighbouring columns, step 1")
         if self._like is None:
             return np.zeros((0, 0), np.float32)
         start, stop, _ = chosen.indices(self._like.shape[1])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from diffusionlens import shelf as module
+from diffusionlens.errors import InputError
 from diffusionlens.shelf import Shelf, Storage
 
 RNG = np.random.default_rng(0)
@@ -39,6 +40,11 @@ def test_columns(monkeypatch: pytest.MonkeyPatch, kind: type, waits: int) -> Non
         groups = shelf.settle()
         assert len(list(shelf.groups())) == groups
         np.testing.assert_array_equal(np.concatenate(list(shelf.groups())), whole)
+
+
+def test_columns_are_neighbours() -> None:
+    with pytest.raises(ValueError, match="neighbouring"):
+        filled([np.ones((2, 6))]).columns(slice(0, 6, 2))
 
 
 def test_nothing() -> None:
@@ -140,7 +146,7 @@ def test_a_file_that_lost_its_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: file)
     shelf = filled([np.ones((4, 5))])
     del file.held[-1:]
-    with pytest.raises(OSError, match="cut short"):
+    with pytest.raises(InputError, match=r"cut short.*TMPDIR"):
         shelf.columns()
 
 

@@ -2,10 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
@@ -15,7 +16,7 @@ from diffusionlens.analysis.intervals import Floats, bootstrap_ratio, wilson
 from diffusionlens.capture import AttentionBlock, Trace
 from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.models.backbone import Backbone
-from diffusionlens.results import Row
+from diffusionlens.results import COLUMNS, Row
 from diffusionlens.shelf import Numbers, Shelf, Storage
 
 NUMBERS = 2**20  # of all pictures, that a part of a table takes up at once: 8 MiB, some times over
@@ -24,9 +25,9 @@ Need = Literal["boxes", "masks", "labels", "attention", "cls"]
 
 
 class Options(BaseModel):
-    """Base of a diagnostic's options: immutable, unknown keys refused."""
+    """Base of a diagnostic's options: immutable, finite, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,15 @@ class Diagnostic(Metric):
                     shelf.append(incoming_state.shelves[name].columns())
 
     def reset(self) -> None:
-        super().reset()
-        self.storage = Storage()
-        self.shelves = {name: Shelf(self.storage) for name in self.shelves}
+        """Forgets every picture, whatever a subclass keeps of them: as new, but for attention that can't be seen."""
+        context, options, watches = self.context, self.options, self.watches
+        self.__dict__.clear()
+        self.__init__(context, options)  # type: ignore[misc]
+        self.watches = watches
+
+    def forward(self, trace: Trace, batch: Batch) -> None:
+        """The same as `update`; a batch alone has no table."""
+        self.update(trace, batch)
 
     @property
     @abstractmethod
@@ -233,8 +240,9 @@ class Diagnostic(Metric):
                 values = np.where(denominator > 0, numerator / denominator, np.nan)
             yield columns, values * np.array([column.scale for column in columns])
 
-    def compute(self) -> list[Row]:
-        return self.table()
+    def compute(self) -> pd.DataFrame:
+        """`table` as torchmetrics asks for it: one row a number, the columns of results.csv from `analysis` on."""
+        return pd.DataFrame([asdict(row) for row in self.table()], columns=COLUMNS[2:])
 
 
 def _row(analysis: str, column: Column, value: float, bounds: tuple[float, float], n: int) -> Row:

@@ -14,6 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from diffusionlens.analysis.diagnostic import Diagnostic
 from diffusionlens.errors import InputError, OtherProcessError, in_short
+from diffusionlens.shelf import Shelf
 
 _PATIENCE = timedelta(days=30)
 """How long one process waits for the slowest. gloo's half hour would end long runs; a process that died is noticed at once."""
@@ -114,19 +115,45 @@ class Processes:
 
     def merge(self, diagnostic: Diagnostic) -> None:
         """Brings what all processes' diagnostics have seen into the first one's: states by their own reductions, and shelves a
-        few MiB at a time, all of them in the same order of processes."""
-        for other in self.gather(diagnostic.metric_state)[1:]:
-            diagnostic.merge_state(other)
+        few MiB at a time, all of them in the same order of processes.
+
+        A shelf that only some processes have (their pictures may bring what the first one's lack) comes, too.
+
+        Raises:
+            InputError, OtherProcessError: as `together`; no process waits for rows that another could not give.
+        """
+        states = self.gather(diagnostic.metric_state)
+        with self.together():
+            for other in states[1:]:
+                diagnostic.merge_state(other)
         if self.count == 1:
             return
-        for shelf in diagnostic.shelves.values():
-            groups = self._exchange(shelf.settle())
+        counts = self._exchange({name: shelf.settle() for name, shelf in diagnostic.shelves.items()})
+        for name in sorted({name for of_one in counts for name in of_one}):
+            shelf = diagnostic.shelves.setdefault(name, Shelf(diagnostic.storage))
             for sender in range(1, self.count):
-                own = shelf.groups() if self.rank == sender else iter(())
-                for _ in range(groups[sender]):
-                    rows = self.gather(next(own, None))
-                    if self.rank == 0:
-                        shelf.append(rows[sender])
+                self._take_in(shelf, sender, counts[sender].get(name, 0))
+
+    def _take_in(self, shelf: Shelf, sender: int, groups: int) -> None:
+        """Puts the sender's `groups` of rows on the first process's shelf."""
+        failure: Exception | None = None
+        own = shelf.groups() if self.rank == sender else iter(())
+        for _ in range(groups):
+            rows = None
+            try:
+                rows = next(own, None)
+            except InputError as error:  # the others wait for as many groups as were announced
+                failure = error
+            received = self.gather(rows)
+            if self.rank != 0 or received[sender] is None:
+                continue
+            try:
+                shelf.append(received[sender])
+            except ValueError as error:
+                failure = error
+        with self.together():
+            if failure is not None:
+                raise failure
 
     def _exchange(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.count

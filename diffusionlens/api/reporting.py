@@ -1,6 +1,5 @@
 """`report`: a plan, models and data to one result directory."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,6 @@ from diffusionlens.analysis.device import resolve_device
 from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.requests import check_numbers, silent
-from diffusionlens.errors import InputError
 from diffusionlens.invocation import command_line
 from diffusionlens.models import prepare_models
 from diffusionlens.pages.directory import check_target
@@ -51,7 +49,7 @@ def report(
     workers: int = 0,
     progress: Progress = silent,
     say: Callable[[str], None] = lambda _: None,
-) -> Reported:
+) -> Reported | None:
     """Makes the report that a plan describes (docs/reports.md).
 
     Everything that the plan needs is looked for first. Finished sections are kept in a folder beside `out` until the report is
@@ -69,39 +67,53 @@ def report(
         resume: go on with what an interrupted run has left; False begins anew.
         say: is told in one line what had been done before an interruption.
 
+    Returns:
+        What was made; None in the processes of torchrun other than the first.
+
     Raises:
         InputError: one line that says what came, what was wanted and what to do.
     """
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError("report runs in one process; start it without torchrun (`measure` and `probe` take several)")
-    check_numbers(images=images, batch_size=batch_size, workers=workers, seed=seed)
-    if size is not None:
-        parse_size(size)
-    place = check_target(out)
-    resolve_device(device, Processes())
-    prepare_models([models] if isinstance(models, str) else list(models))  # what is wrong with one is told first
-    chosen = without(read_plan(plan, settings), without_parts)
-    pairs = assign(chosen, *([texts] if isinstance(texts, str) else list(texts) for texts in (data, train)))
-    jobs = jobs_of(chosen, pairs, images, size)
-    known = check_models([models] if isinstance(models, str) else list(models), jobs, layers_of(chosen))
-    shop = Workshop(place.with_name(f".{place.name}.parts"), known, seed, Hardware(device, batch_size, workers))
-    shop.open(resume=resume)
-    request = {
-        "plan": str(plan),
-        "settings": {
-            "set": list(settings),
-            "images": images,
-            "size": size,
-            "seed": seed,
-            "without": list(without_parts),
-        },
-        "command": command_line(),
-    }
+    processes = Processes.join()
+    shop: Workshop | None = None
     try:
-        done = run_jobs(jobs, shop, progress, say)
-        page, found = write_report(Finished(chosen, known.labels, jobs, done, seed), place, request, shop.place)
-        shop.close()
+        with processes.together():
+            check_numbers(images=images, batch_size=batch_size, workers=workers, seed=seed)
+            if size is not None:
+                parse_size(size)
+            target = check_target(out) if processes.rank == 0 else None
+        place: Path = processes.share(target)
+        with processes.together():
+            resolve_device(device, processes)
+            prepare_models(
+                [models] if isinstance(models, str) else list(models)
+            )  # what is wrong with one is told first
+            chosen = without(read_plan(plan, settings), without_parts)
+            pairs = assign(chosen, *([texts] if isinstance(texts, str) else list(texts) for texts in (data, train)))
+            jobs = jobs_of(chosen, pairs, images, size)
+            known = check_models([models] if isinstance(models, str) else list(models), jobs, layers_of(chosen))
+            shop = Workshop(place.with_name(f".{place.name}.parts"), known, seed, Hardware(device, batch_size, workers))
+            if processes.rank == 0:
+                shop.open(resume=resume)
+        done = run_jobs(jobs, shop, progress, say, processes)
+        with processes.together():
+            if processes.rank != 0:
+                return None
+            request = {
+                "plan": str(plan),
+                "settings": {
+                    "set": list(settings),
+                    "images": images,
+                    "size": size,
+                    "seed": seed,
+                    "without": list(without_parts),
+                },
+                "command": command_line(),
+            }
+            page, found = write_report(Finished(chosen, known.labels, jobs, done, seed), place, request, shop.place)
+            shop.close()
     finally:
-        shop.leave()
+        if shop is not None:
+            shop.leave()
+        processes.leave()
     seconds = {job.name: float(own.manifest["wall_seconds"]) for job, own in zip(jobs, done, strict=True)}
     return Reported(page, known.labels, found, seconds)

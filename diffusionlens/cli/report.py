@@ -58,6 +58,8 @@ def report(
             progress=progress,
             say=complain,
         )
+    if made is None:
+        return
     if as_json:
         found = [{"model": finding.model, "text": finding.text} for finding in made.findings]
         answer = {"page": str(made.page), "models": made.models, "seconds": made.seconds, "findings": found}

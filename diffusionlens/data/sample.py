@@ -70,11 +70,6 @@ class Batch:
         return len(self.samples)
 
 
-def collate(samples: Sequence[Sample]) -> Batch:
-    """Stacks the pictures of `samples`, which must have one size."""
-    return Batch(torch.stack([sample.image for sample in samples]), list(samples))
-
-
 class PictureSource(Protocol):
     """A data set: a fixed order of names, each of which can be opened.
 

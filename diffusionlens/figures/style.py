@@ -30,6 +30,8 @@ _COMMON: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,  # 16.98 at a tick, not 0.00 below a corner's "+1.698e1"
+    "axes.formatter.limits": (-7, 7),  # nor 0.5 below "1e-5"
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.8,
     "lines.markersize": 4,
@@ -46,6 +48,9 @@ _DARK = {"ink": "#e6e9ee", "soft": "#a3adba", "grid": "#323a46", "paper": "#171b
 
 SOFT = "0.5"
 DPI = 160
+_NARROWEST = (
+    1e-4  # of an axis, as a share of its numbers: float32 rounds at 1e-7, and every tick below takes a digit more
+)
 
 
 @contextmanager
@@ -119,11 +124,28 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def _widen(figure: Figure) -> None:
+    """Gives axes of numbers that are all but the same a range that can be read, in place of their rounding errors'."""
+    for axes in figure.axes:
+        ways = (
+            (axes.get_autoscalex_on(), axes.get_xscale, axes.get_xlim, axes.set_xlim),
+            (axes.get_autoscaley_on(), axes.get_yscale, axes.get_ylim, axes.set_ylim),
+        )
+        for chosen_by_matplotlib, scale, limits, set_limits in ways:
+            low, high = limits()
+            half = _NARROWEST / 2 * max(abs(low), abs(high))
+            if chosen_by_matplotlib and scale() == "linear" and 0 <= high - low < 2 * half:
+                middle = (low + high) / 2
+                set_limits(middle - half, middle + half)
+
+
 def freeze_layout(figure: Figure, like: Figure | None = None) -> None:
-    """Lays the figure out once, or as `like`, a frozen figure of the same panels: each saving would do it again.
+    """Lays the figure out once, or as `like`, a frozen figure of the same panels: each saving would do it again. Axes of numbers
+    that differ by rounding alone are widened before.
 
     With an engine of any kind, also the one called "none", matplotlib draws a figure once more before each saving.
     """
+    _widen(figure)
     if like is None:
         figure.draw_without_rendering()
     figure.set_layout_engine(None)

@@ -42,11 +42,6 @@ _KINDS: dict[str, type[BaseModel]] = {
 }
 
 
-def shipped_plans() -> dict[str, Path]:
-    """Name -> file of the plans that come with the package."""
-    return PLANS.shipped()
-
-
 def read_plan(name: str | Path, settings: Sequence[str] = ()) -> Plan:
     """The plan `name` with `settings` over it: "images=100", or "pib.images=100" for a key of the section `pib`.
 

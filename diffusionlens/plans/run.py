@@ -18,6 +18,7 @@ from diffusionlens.analysis.probes.heads.kinds import parse_kinds
 from diffusionlens.analysis.probes.probe import probe
 from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.settings.presets import recipe_for
+from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.registry import parse_options
 from diffusionlens.analysis.run import Measurement, Settings
 from diffusionlens.analysis.track import find_moments, set_aside, track
@@ -136,26 +137,31 @@ class Workshop:
         )  # fmt: skip
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:24]
 
-    def do(self, job: Job, progress: Progress) -> tuple[Measurement, bool]:
-        """The job's measurement, always as it is on the disk; and whether it was there."""
-        place = self.place / self.key(job)
-        found = read_part(place)
-        if found is not None:
+    def do(self, job: Job, progress: Progress, processes: Processes) -> tuple[Measurement | None, bool]:
+        """The job's measurement, as it is on the disk (None in processes other than the first), and whether it was there."""
+        found, place = None, self.place
+        with processes.together():
+            if processes.rank == 0:
+                place = self.place / self.key(job)
+                found = read_part(place)
+        if processes.share(found is not None):
             return found, True
         started = time.monotonic()
-        done = _work(job, self, progress)
-        done.manifest["wall_seconds"] = round(time.monotonic() - started, 2)
-        try:
-            save_part(done, place)
-        except OSError as error:
-            raise InputError(f"{place} could not be written ({error.strerror}); choose another --out") from None
-        found = read_part(place)
-        assert found is not None
+        done = _work(job, self, progress, processes)
+        with processes.together():
+            if done is not None:
+                done.manifest["wall_seconds"] = round(time.monotonic() - started, 2)
+                try:
+                    save_part(done, place)
+                except OSError as error:
+                    raise InputError(f"{place} could not be written ({error.strerror}); choose another --out") from None
+                found = read_part(place)
+                assert found is not None
         return found, False
 
 
-def _work(job: Job, shop: Workshop, progress: Progress) -> Measurement:
-    return {"measure": _measure, "probe": _probe, "track": _track}[job.kind](job, shop, progress)
+def _work(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
+    return {"measure": _measure, "probe": _probe, "track": _track}[job.kind](job, shop, progress, processes)
 
 
 def _settings(job: Job, shop: Workshop) -> Settings:
@@ -173,14 +179,13 @@ def _settings(job: Job, shop: Workshop) -> Settings:
     )
 
 
-def _measure(job: Job, shop: Workshop, progress: Progress) -> Measurement:
-    backbones = load_models(shop.models.given)
-    done = measure(backbones, open_data(job.pair.test), _settings(job, shop), progress)
-    assert done is not None
-    return done
+def _measure(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
+    with processes.together():
+        backbones, source = load_models(shop.models.given), open_data(job.pair.test)
+    return measure(backbones, source, _settings(job, shop), progress, processes)
 
 
-def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
+def _probe(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
     task = job.what[0]
     settings = ProbeSettings(
         task=task,
@@ -196,18 +201,19 @@ def _probe(job: Job, shop: Workshop, progress: Progress) -> Measurement:
         seed=shop.seed,
         room=shop.place / "tokens",  # what a killed run leaves there is cleared away
     )
-    backbones = load_models(shop.models.given)
-    done = probe(backbones, open_data(job.pair.test), open_data(str(job.pair.train)), settings, progress)
-    assert done is not None
-    return done.measurement
+    with processes.together():
+        backbones = load_models(shop.models.given)
+        test, train = open_data(job.pair.test), open_data(str(job.pair.train))
+    done = probe(backbones, test, train, settings, progress, processes)
+    return None if done is None else done.measurement
 
 
-def _track(job: Job, shop: Workshop, progress: Progress) -> Measurement:
-    moments = find_moments(shop.models.runs, job.checkpoints)
-    whole, broken = set_aside(moments)
-    done = track(whole, open_data(job.pair.test), _settings(job, shop), progress, broken=broken)
-    assert done is not None
-    return done.measurement
+def _track(job: Job, shop: Workshop, progress: Progress, processes: Processes) -> Measurement | None:
+    with processes.together():
+        whole, broken = set_aside(find_moments(shop.models.runs, job.checkpoints))
+        source = open_data(job.pair.test)
+    done = track(whole, source, _settings(job, shop), progress, processes, broken)
+    return None if done is None else done.measurement
 
 
 def _moments_digest(runs: Sequence[str]) -> list[str]:
@@ -225,9 +231,14 @@ def _code_digest() -> str:
 
 
 def run_jobs(
-    jobs: Sequence[Job], shop: Workshop, progress: Progress, say: Callable[[str], None] = lambda _: None
+    jobs: Sequence[Job],
+    shop: Workshop,
+    progress: Progress,
+    say: Callable[[str], None] = lambda _: None,
+    processes: Processes | None = None,
 ) -> list[Measurement]:
-    """Every job's measurement, in order; `say` is told which were there already."""
+    """Every job's measurement, in order, none in processes other than the first; `say` is told which were there already."""
+    processes = processes or Processes()
     done = []
     for place, job in enumerate(jobs):
         progress("sections", place, len(jobs))
@@ -235,7 +246,9 @@ def run_jobs(
         def inner(what: str, count: int, total: int, name: str = job.name) -> None:
             progress(f"{name}: {what}", count, total)
 
-        measurement, there = shop.do(job, inner)
+        measurement, there = shop.do(job, inner, processes)
+        if measurement is None:
+            continue
         if there:
             say(f"{job.name}: done before the interruption")
         done.append(measurement)

@@ -16,11 +16,6 @@ from diffusionlens.wanted import wanted
 RECIPES = DocumentKind("recipe", packed="_recipes", folder="train", example="optimizer.lr=1e-3")
 
 
-def shipped_recipes() -> dict[str, Path]:
-    """Name -> file of the recipes that come with the package."""
-    return RECIPES.shipped()
-
-
 def read_recipe(name: str | Path, overlays: Sequence[str | Path] = (), settings: Sequence[str] = ()) -> Recipe:
     """The recipe `name` with `overlays` laid over it in their order, then `settings` ("optimizer.lr=1e-3").
 

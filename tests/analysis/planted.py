@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from diffusionlens.analysis.diagnostic import Context, Diagnostic
 from diffusionlens.capture import Trace
-from diffusionlens.data.sample import Batch, Sample, collate
+from diffusionlens.data.sample import Batch, Sample
 from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
 
 PATCH = (4, 4)
@@ -113,6 +113,11 @@ def planted_batch(
             )
         )
     return collate(samples)
+
+
+def collate(samples: Sequence[Sample]) -> Batch:
+    """Samples of one size as a batch."""
+    return Batch(torch.stack([sample.image for sample in samples]), list(samples))
 
 
 def patch_mask(labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffusionlens.analysis.pib import Pib, PibOptions
 from diffusionlens.analysis.regions import patches_in_boxes
-from tests.analysis.planted import PATCH, planted_batch, planted_context, planted_trace
+from tests.analysis.planted import PATCH, collate, planted_batch, planted_context, planted_trace
 
 GRID = (4, 5)
 
@@ -145,7 +145,6 @@ def test_hit_for_hit_on_voc(shared_data: Path) -> None:
     from diffusionlens.analysis.measure import chosen_pictures
     from diffusionlens.capture import capture
     from diffusionlens.data import FitTransform, open_data
-    from diffusionlens.data.sample import collate
     from diffusionlens.models import load_model
 
     backbone = load_model(str(shared_data / "weights" / "vit_small_patch14_saliency_fp16.safetensors"))

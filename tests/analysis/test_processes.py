@@ -1,38 +1,45 @@
 """Processes that share a measurement stop together, with one verdict, and never wait for one that has failed."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.errors import InputError
+from tests.processes import environment, two
 
-ROOT = Path(__file__).parents[2]
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 
-VERDICTS = """
-import json, sys, time
+SCRIPT = """
+import json, os, sys, time
 from pathlib import Path
+import numpy as np
+from torchmetrics import Metric
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.errors import InputError
+from diffusionlens.shelf import Shelf, Storage
 
 def ends(work):
     processes = Processes.join()
     started = time.monotonic()
     try:
-        with processes.together():
-            work(processes)
-        return "nothing"
+        return work(processes)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:
         processes.leave()
-        assert time.monotonic() - started < 30, "waited for a process that had failed"
+        assert time.monotonic() - started < 30, "waited for what does not come"
+
+def verdict(work):
+    def of(processes):
+        with processes.together():
+            work(processes)
+        return "nothing"
+    return of
 
 def second_refuses(processes):
     if processes.rank == 1:
@@ -50,23 +57,71 @@ def second_refuses_while_the_first_works(processes):
         processes.stop_with_others()
         time.sleep(0.01)
 
-found = {work.__name__: ends(work) for work in (second_refuses, both_refuse, second_breaks,
-         second_refuses_while_the_first_works, lambda processes: None)}
-import os
+class Kept(Metric):  # what `merge` asks of a diagnostic
+    full_state_update = False
+
+    def __init__(self, rank, **shelves):
+        super().__init__()
+        self.storage = Storage()
+        self.shelves = {name: Shelf(self.storage) for name in shelves}
+        for name, rows in shelves.items():
+            for row in rows:
+                self.shelves[name].append(np.array([[row]], np.float32))
+                self.shelves[name].settle()
+
+    def update(self): pass
+    def compute(self): pass
+
+def of_the_second_alone(rank):
+    return Kept(rank, index=[rank, 10 + rank], **({"late": [5, 6], "another": [7]} if rank else {}))
+
+def of_the_first_alone(rank):
+    return Kept(rank, index=[rank, 10 + rank], **({} if rank else {"early": [5, 6]}))
+
+def that_cannot_be_read(rank):
+    kept = Kept(rank, index=[1, 2, 3], other=[4])
+    if rank:
+        kept.storage._file.truncate(5)
+    return kept
+
+def of_another_width(rank):
+    kept = Kept(rank, index=[1, 2])
+    if rank:
+        kept.shelves["index"] = Shelf()
+        kept.shelves["index"].append(np.zeros((3, 7), np.float32))
+    return kept
+
+def merged(make):
+    def of(processes):
+        kept = make(processes.rank)
+        processes.merge(kept)
+        return {name: one.columns().ravel().tolist() for name, one in kept.shelves.items()}
+    return of
+
+verdicts = (second_refuses, both_refuse, second_breaks, second_refuses_while_the_first_works, lambda processes: None)
+makers = (of_the_second_alone, of_the_first_alone, that_cannot_be_read, of_another_width)
+found = {work.__name__: ends(verdict(work)) for work in verdicts} | {make.__name__: ends(merged(make)) for make in makers}
 Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(found))
 """
 
 
-@pytest.mark.slow
-def test_two_processes_come_to_one_verdict(tmp_path: Path) -> None:
-    script = tmp_path / "verdicts.py"
-    script.write_text(VERDICTS)
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes saw."""
+    folder = tmp_path_factory.mktemp("two")
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(
-        [*command, str(tmp_path)], capture_output=True, text=True, timeout=300, env=environment(), check=False
+        [*command, str(folder)], capture_output=True, text=True, timeout=300, env=environment(), check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    first, second = (json.loads((tmp_path / rank).read_text()) for rank in "01")
+    return [json.loads((folder / rank).read_text()) for rank in "01"]
+
+
+@pytest.mark.slow
+def test_two_processes_come_to_one_verdict(found: list[dict[str, Any]]) -> None:
+    first, second = found
     for name, message in {
         "second_refuses": "InputError: refused by the second",
         "both_refuse": "InputError: refused by 0",
@@ -78,31 +133,16 @@ def test_two_processes_come_to_one_verdict(tmp_path: Path) -> None:
     assert first["second_breaks"].startswith("OtherProcessError: another process of this run failed (ZeroDivision")
 
 
-def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | more
-
-
-def two(arguments: list[str], places: list[Path]) -> list[tuple[int, str]]:
-    """Exit status and standard error of two processes of one run, the second started in another directory."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "diffusionlens", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=place,
-            env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-        )
-        for rank, place in enumerate(places)
-    ]
-    try:
-        return [(one.wait(300), one.communicate()[1]) for one in running]
-    finally:
-        for one in running:
-            one.kill()
+@pytest.mark.slow
+def test_shelves_come_together(found: list[dict[str, Any]]) -> None:
+    """Also one that a single process has; and what can't be given or taken ends both processes."""
+    first, second = found
+    assert first["of_the_second_alone"] == {"index": [0, 10, 1, 11], "late": [5, 6], "another": [7]}
+    assert first["of_the_first_alone"] == {"index": [0, 10, 1, 11], "early": [5, 6]}
+    assert first["that_cannot_be_read"] == second["that_cannot_be_read"]
+    assert "could not be read back" in first["that_cannot_be_read"]
+    assert first["of_another_width"].startswith("ValueError: rows (3, 7)")
+    assert second["of_another_width"].startswith("OtherProcessError: another process of this run failed (ValueError")
 
 
 @pytest.mark.slow

@@ -10,8 +10,7 @@ from PIL import Image
 
 from diffusionlens.data import Picture, UnreadablePicture, open_data
 from diffusionlens.data.open_picture import open_index_mask
-
-from .files import save_grey, save_mask
+from tests.data.files import save_grey, save_mask
 
 ROWS, COLUMNS = slice(8, 16), slice(24, 32)
 BOX = (24, 8, 32, 16)

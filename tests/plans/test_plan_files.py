@@ -6,7 +6,7 @@ import pytest
 
 from diffusionlens.errors import InputError
 from diffusionlens.plans.needs import without
-from diffusionlens.plans.plan_files import read_plan, shipped_plans
+from diffusionlens.plans.plan_files import PLANS, read_plan
 from diffusionlens.plans.published import published_names, read_published
 from tests.plans.tiny import PLAN, write_plan
 
@@ -14,7 +14,7 @@ from tests.plans.tiny import PLAN, write_plan
 @pytest.mark.parametrize("name", ["paper", "quick", "training"])
 def test_shipped_plans_are_whole(name: str) -> None:
     plan = read_plan(name)
-    path = shipped_plans()[name]
+    path = PLANS.shipped()[name]
     assert read_plan(path) == plan  # by path as by name
     head = path.read_text().splitlines()
     assert head[0].startswith("# ")

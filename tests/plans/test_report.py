@@ -18,6 +18,8 @@ from diffusionlens.errors import InputError
 from diffusionlens.pages.findings import Finding
 from diffusionlens.results import read_table
 from tests.plans.tiny import DATA, TRAIN, write_models, write_plan
+from tests.processes import two
+from tests.result_directories import contents
 
 HEADS = ["iterations=5", "points=16", "rates=[0.003]"]
 
@@ -60,6 +62,27 @@ def test_one_directory(out: Path) -> None:
     assert {f"tables/{stem}.{kind}" for stem in tables for kind in ("csv", "tex", "md")} <= names
     assert {"index.html", "results.csv", "per_image.csv.gz", "manifest.json", "figures/captions.txt"} <= names
     assert {path.name for path in out.parent.iterdir() if path.is_dir()} == {"out"}  # the parts are gone
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_same_report(folder: Path, models: list[str], out: Path) -> None:
+    """Numbers and tables; the first process writes, and nothing else is left. In other batches, values of single pictures have
+    other last digits."""
+    asked = ["report", str(write_plan(folder)), "--data", DATA, "--train", TRAIN, "--size", "32", "--out", "of_two"]
+    asked += [word for model in models for word in ("--model", model)]
+    ended = two(asked, [folder, folder])
+    assert [status for status, _ in ended] == [0, 0], ended[0][1]
+    of_two = contents(folder / "of_two")
+    of_one = contents(out)
+    assert list(of_two) == list(of_one)
+    assert [name for name in of_one if "tables/" in name and of_one[name] != of_two[name]] == []
+    for name in ("results.csv", "per_image.csv.gz"):
+        one, other = (pd.read_csv(place / name, dtype=str) for place in (out, folder / "of_two"))
+        values = [name for name in ("value", "low", "high") if name in one]
+        pd.testing.assert_frame_equal(one.drop(columns=values), other.drop(columns=values))
+        for column in values:
+            np.testing.assert_allclose(*(pd.to_numeric(frame[column]) for frame in (one, other)), rtol=1e-5, atol=1e-6)
+    assert not list(folder.glob(".*"))
 
 
 def test_fonts_are_embedded_as_truetype(out: Path) -> None:

@@ -6,23 +6,23 @@ import pytest
 
 from diffusionlens.errors import InputError
 from diffusionlens.training.recipe import duration_steps
-from diffusionlens.training.recipe_files import differences, known_keys, read_recipe, shipped_recipes, write_recipe
+from diffusionlens.training.recipe_files import RECIPES, differences, known_keys, read_recipe, write_recipe
 
 OVERLAYS = {"boosted"}
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", sorted(set(shipped_recipes()) - OVERLAYS))
+@pytest.mark.parametrize("name", sorted(set(RECIPES.shipped()) - OVERLAYS))
 def test_shipped_recipes_are_whole(name: str) -> None:
     recipe = read_recipe(name)
-    head = shipped_recipes()[name].read_text().splitlines()
+    head = RECIPES.shipped()[name].read_text().splitlines()
     assert head[0].startswith("# ")
     assert any(line.startswith("#   ") and f"train {name}" in line for line in head[:8]) or name == "dino_vits16"
-    assert read_recipe(shipped_recipes()[name]) == recipe  # by path as by name
+    assert read_recipe(RECIPES.shipped()[name]) == recipe  # by path as by name
 
 
 def test_there_are_recipes() -> None:
-    assert {"dino_vits16", "boosted", "mini_softmax", "tiny_scenes_entmax15"} <= set(shipped_recipes())
+    assert {"dino_vits16", "boosted", "mini_softmax", "tiny_scenes_entmax15"} <= set(RECIPES.shipped())
 
 
 @pytest.mark.parametrize(

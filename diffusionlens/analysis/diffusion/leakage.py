@@ -14,8 +14,6 @@ from diffusionlens.analysis.diffusion.probe import Ints, out_of_fold
 from diffusionlens.analysis.intervals import Floats
 from diffusionlens.capture import Stream, Trace
 
-METRICS = ("leakage_full", "leakage_erased", "leakage", "leakage_depth", "leakage_chance")
-
 
 def mean_background(
     trace: Trace, layers: Sequence[int], masks: Tensor, places: Sequence[int], stream: Stream

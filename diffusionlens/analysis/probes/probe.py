@@ -265,7 +265,7 @@ def _probe_model(
     with processes.together():
         for layer, own_task, one in found.scored:
             rows.append((layer, score_rows(own_task, one, settings.seed)))
-            per_image.append(per_image_of(own_task, one, found.names, run.backbone.label, test.label))
+            per_image.append((layer, per_image_of(own_task, one, found.names, run.backbone.label, test.label)))
             if own_task.primary == task.primary and not one.suffix:
                 rows.append((layer, gain_rows(own_task, one, settings.seed)))
     parts = processes.gather(
@@ -276,8 +276,9 @@ def _probe_model(
     for part in parts:
         for layer, chosen in part[1].items():
             rates.setdefault(layer, {}).update(chosen)
-    run.per_image = [frame for part in parts for frame in part[2]]
-    run.heads = {unit: own for part in parts for unit, own in part[3].items()}
+    # Layers in their order, whichever process had them, as of one process.
+    run.per_image = [frame for _, frame in sorted((own for part in parts for own in part[2]), key=lambda own: own[0])]
+    run.heads = dict(sorted((unit, own) for part in parts for unit, own in part[3].items()))
     run.shown = [picture for part in parts for picture in part[4]]
     run.left_out += [left for part in parts for left in part[6]]
     run.facts = found.facts | {"learning_rates": {str(layer): rates[layer] for layer in sorted(rates)}}

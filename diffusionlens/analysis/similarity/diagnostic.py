@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from diffusionlens.analysis.diagnostic import Column, Context, Diagnostic, LeftOut, Options
+from diffusionlens.analysis.intervals import Floats
 from diffusionlens.analysis.regions import object_patches, patch_labels
 from diffusionlens.analysis.similarity.cka import LEAST as CKA_LEAST
 from diffusionlens.analysis.similarity.cka import debiased_cka
@@ -207,32 +208,30 @@ class Similarity(Diagnostic):
         self.moments += self._waiting.sums
         self._waiting.sums.zero_()
 
-    def reset(self) -> None:
-        super().reset()
-        self._waiting = SecondMoments(len(self.context.layers), self.context.backbone.width)
-
     def table(self) -> list[Row]:
         self.finish()
         rows = super().table()
-        sampled = _by_index(self.sample_index, self.sample_tokens)
-        if sampled is None:
+        if len(self.sample_index) == 0:
             return rows
-        group = _by_index(self.group_index, self.group_tokens)
-        cls_tokens = _by_index(self.cls_index, self.cls_tokens)
-        patch_means = _by_index(self.cls_index, self.patch_means)
         for place, layer in enumerate(self.context.layers):
             rank = effective_rank(roots(self.moments[place].numpy()))
             rows.append(Row(self.name, "effective_rank", rank, int(self.rank_count), layer))
-            tokens = sampled[:, place].flatten(0, 1).double().numpy()
+            tokens = _of_layer(self.sample_index, self.sample_tokens, place).reshape(-1, self.context.backbone.width)
             parts = dse_paper(tokens, self.context.seed)
             numbers = {"dse": parts.total(self.options.dse_weight)}
             numbers |= {"dse_inter": parts.inter, "dse_intra": parts.intra, "dse_dim": parts.dim}
             rows += [Row(self.name, metric, value, len(tokens), layer) for metric, value in numbers.items()]
-            if group is not None:
-                code = dse_code(group[:, place].double().numpy(), self.context.seed)
+            if len(self.group_index):
+                group = _of_layer(self.group_index, self.group_tokens, place)
+                code = dse_code(group, self.context.seed)
                 rows += [Row(self.name, "dse_code", code, len(group), layer)] * bool(np.isfinite(code))
-            if cls_tokens is not None and patch_means is not None and len(cls_tokens) >= CKA_LEAST:
-                cka = debiased_cka(cls_tokens[:, place].double().numpy(), patch_means[:, place].double().numpy())
+            if len(self.cls_index) == 0:
+                continue
+            cls_tokens, patch_means = (
+                _of_layer(self.cls_index, kept, place) for kept in (self.cls_tokens, self.patch_means)
+            )
+            if len(cls_tokens) >= CKA_LEAST:
+                cka = debiased_cka(cls_tokens, patch_means)
                 rows += [Row(self.name, "cka_cls_patchmean", cka, len(cls_tokens), layer)] * bool(np.isfinite(cka))
         return rows
 
@@ -245,10 +244,7 @@ def _cls_patch_cosine(tokens: Tensor, prefix: int) -> Tensor:
     return (mean * functional.normalize(cls, dim=-1)).sum(-1)
 
 
-def _by_index(index: list[Tensor] | Tensor, values: list[Tensor] | Tensor) -> Tensor | None:
-    """A list state as one tensor, in the order of `index`."""
-    if len(index) == 0:
-        return None
-    places = index if isinstance(index, Tensor) else torch.cat(index)
-    stacked = values if isinstance(values, Tensor) else torch.cat(values)
-    return stacked[places.argsort()]
+def _of_layer(index: list[Tensor] | Tensor, values: list[Tensor] | Tensor, place: int) -> Floats:
+    """What a list state keeps of one layer, in the order of `index`; a layer at a time, as all of them take some 100 MB."""
+    indices, parts = ([kept] if isinstance(kept, Tensor) else kept for kept in (index, values))
+    return torch.cat([part[:, place] for part in parts])[torch.cat(indices).argsort()].double().numpy()

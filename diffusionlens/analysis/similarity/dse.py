@@ -74,7 +74,7 @@ def _clusters(tokens: Floats, count: int, seed: int) -> tuple[NDArray[np.int64],
     with warnings.catch_warnings():
         # Fewer distinct tokens than clusters (a collapsed model) are a finding, not a fault; empty clusters go below.
         warnings.simplefilter("ignore")
-        found = KMeans(min(count, len(tokens)), n_init=1, random_state=seed, max_iter=20).fit(tokens)
+        found = KMeans(min(count, len(tokens)), n_init=1, random_state=seed, max_iter=_ITERATIONS).fit(tokens)
     used, labels = np.unique(found.labels_, return_inverse=True)
     return labels, found.cluster_centers_[used]
 

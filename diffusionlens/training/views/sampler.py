@@ -1,7 +1,7 @@
 """Which pictures a rank sees at which step: a pure function of seed, epoch and step, so that any step can be resumed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -56,9 +56,6 @@ class BatchPlan:
         """This rank's share of batch `step` of an epoch with that order."""
         start = step * self.batch_size
         return order[start + self.rank : start + self.batch_size : self.ranks]
-
-    def on(self, rank: int, ranks: int) -> "BatchPlan":
-        return replace(self, rank=rank, ranks=ranks)
 
 
 class RunSampler(Sampler[list[SampleKey]]):

@@ -7,10 +7,10 @@ from diffusionlens.analysis.diagnostic import Context
 from diffusionlens.analysis.diffusion.diagnostic import Diffusion
 from diffusionlens.analysis.diffusion.options import DiffusionOptions
 from diffusionlens.analysis.measure import feed
-from diffusionlens.data.sample import Sample, collate
+from diffusionlens.data.sample import Sample
 from diffusionlens.data.transforms.fit import FitTransform
 from tests.analysis.diffusion.encoders import ColouredBoxes, planted_encoder
-from tests.analysis.planted import joined
+from tests.analysis.planted import collate, joined
 
 
 def test_states_of_two_processes_merge_to_the_table_of_one() -> None:

@@ -66,7 +66,7 @@ def sigloss(predicted: Tensor, true: Tensor, *, warming_up: bool) -> Tensor:
 
 
 class Depth:
-    """What training and scoring need to know about this task; see `training.DenseTask`."""
+    """What training and scoring need to know about this task; see `heads.training.DenseTask`."""
 
     name = "depth"
     metrics: tuple[str, ...] = ("rmse", "rmse_pooled", "abs_rel", "delta1", "abs_rel_pooled", "delta1_pooled")

@@ -22,7 +22,7 @@ from diffusionlens.data.sample import IGNORE
 
 
 class Segmentation:
-    """What training and scoring need to know about this task; see `tasks.DenseTask`. `classes`: how many there are."""
+    """What training and scoring need to know about this task; see `heads.training.DenseTask`. `classes`: how many there are."""
 
     name = "segmentation"
     metrics: tuple[str, ...] = ("miou", "pixel_accuracy")
