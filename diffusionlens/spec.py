@@ -23,25 +23,25 @@ class Spec:
     query: dict[str, str] = field(default_factory=dict)
 
 
-def parse_spec(text: str) -> Spec:
-    """Splits `[label=][kind:]rest[?query]`.
+def parse_spec(
+    text: str, what: str = "MODEL or DATA", wanted: str = "[label=]SPEC, for example timm:vit_small_patch16_224"
+) -> Spec:
+    """Splits `[label=][kind:]rest[?query]`. `what` was given, and what was `wanted`, are for the message.
 
     A `=` behind the first `?`, `:` or `/` belongs to the query or the path, not to a label. A drive letter
     ("C:...") is not a kind, since kinds have two letters or more.
 
     Raises:
-        InputError: the text is empty, or the query is not `key=value&key=value`.
+        InputError: the text names nothing, or the query is not `key=value&key=value`.
     """
-    if not text.strip():
-        raise InputError(
-            "an empty MODEL or DATA was given; wanted [label=]SPEC, for example timm:vit_small_patch16_224"
-        )
     label: str | None = None
     spec = text
     head = re.split(r"[?:/\\]", text, maxsplit=1)[0]
     if "=" in head and (found := _LABEL.match(text)):
         label, spec = found["label"], found["spec"]
     path, _, query_text = spec.partition("?")
+    if not path.strip():
+        raise InputError(f"{what} '{text}' {'names nothing' if text.strip() else 'is empty'}; wanted {wanted}")
     try:
         pairs = parse_qsl(query_text, keep_blank_values=True, strict_parsing=True) if query_text else []
     except ValueError:
@@ -69,6 +69,17 @@ def check_query(spec: Spec, allowed: dict[str, str]) -> None:
             hint = f"; did you mean '{near[0]}'?" if near else ""
             known = ", ".join(sorted(allowed)) or "none"
             raise InputError(f"'{key}' in '{spec.text}' is not an option of it (known: {known}){hint}")
+
+
+def given_path(option: str, given: Path | str, wanted: str) -> Path:
+    """`expand_path` of an option's value.
+
+    Raises:
+        InputError: the value is empty (a shell's variable may be), which Python would take for the directory one is in.
+    """
+    if not str(given).strip():
+        raise InputError(f"{option} is empty; wanted {wanted}")
+    return expand_path(str(given))
 
 
 def expand_path(text: str) -> Path:

@@ -1,7 +1,8 @@
 """One pass over the pictures per model, feeding every diagnostic at once."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pandas as pd
@@ -28,6 +29,7 @@ Progress = Callable[[str, int, int], None]
 """Called with (what is going on, pictures done, pictures in all)."""
 
 SAMPLE_PICTURES = 6
+_MANY_PATCHES = 2000  # from here on one picture with its attention maps takes seconds
 
 
 def measure(
@@ -55,7 +57,7 @@ def measure(
                 f"{source.label} gives {len(indices)} pictures to {processes.count} processes; use fewer processes"
             )
         device = resolve_device(settings.device, processes)
-        runs = _prepare_all(backbones, source, settings, indices, device)
+        runs = _prepare_all(backbones, source, settings, indices, device, progress)
     for run in runs:
         with processes.together():
             _pass(run, source, settings, indices, device, progress, processes)
@@ -134,6 +136,7 @@ def _prepare_all(
     settings: Settings,
     indices: list[int],
     device: torch.device,
+    progress: Progress,
 ) -> list[Run]:
     """Prepares every model before the first is measured, so that what the last one lacks is known at once."""
     runs = []
@@ -141,12 +144,26 @@ def _prepare_all(
         with enough_memory(f"{backbone.label} on {device}", "give a smaller --size or another --device"):
             attention = any("attention" in DIAGNOSTICS[name].needs for name in settings.analyses)
             refuse_too_large(backbone, settings.size or backbone.default_size(), device, attention=attention)
-            runs.append(_prepare(backbone.to(device), source, settings, indices))
+            with _said(backbone, settings.size or backbone.default_size(), progress):
+                runs.append(_prepare(backbone.to(device), source, settings, indices))
             backbone.to(torch.device("cpu"))
     if not any(run.diagnostics for run in runs):
         raise InputError(_nothing(runs, source))
     refuse_too_many([explorer for run in runs if (explorer := run.find(Explorer)) is not None])
     return runs
+
+
+@contextmanager
+def _said(backbone: Backbone, size: tuple[int, int], progress: Progress) -> Iterator[None]:
+    """Says that a model is tried on an empty picture, where that alone takes a while."""
+    patches = (size[0] // backbone.patch_size[0]) * (size[1] // backbone.patch_size[1])
+    what = f"{backbone.label}: an empty picture of {size[0]} x {size[1]} px, to try the model"
+    slow = patches >= _MANY_PATCHES
+    if slow:
+        progress(what, 0, 1)
+    yield
+    if slow:
+        progress(what, 1, 1)
 
 
 def _prepare(backbone: Backbone, source: PictureSource, settings: Settings, indices: list[int]) -> Run:
@@ -212,7 +229,8 @@ def _pass(
     doing = f"{min(batch_size, len(mine))} pictures of {' x '.join(map(str, backbone.size))} at a time on {device}"
     with enough_memory(doing, "give a smaller --batch-size, or a smaller --size"):
         backbone.to(device)
-        progress(backbone.label, 0, len(mine))
+        what = going_on(backbone, min(batch_size, len(mine)))
+        progress(what, 0, len(mine))
         for batch, skipped in load_batches(source, transform, mine, batch_size, settings.workers):
             processes.stop_with_others()
             run.skipped += skipped
@@ -220,10 +238,15 @@ def _pass(
                 feed(run.diagnostics, backbone, batch, layers, device)
                 _keep_samples(run, batch, source)
             done += len(skipped) + (0 if batch is None else len(batch))
-            progress(backbone.label, done, len(mine))
+            progress(what, done, len(mine))
         for diagnostic in run.diagnostics:
             diagnostic.finish()
         backbone.to(torch.device("cpu"))
+
+
+def going_on(backbone: Backbone, together: int, doing: str = "pictures") -> str:
+    """What progress says of a pass: until its first batch is through, which large pictures make long, there is nothing else."""
+    return f"{backbone.label}: {doing} at {' x '.join(map(str, backbone.size))} px, {together} at a time"
 
 
 def needed_layers(context: Context) -> set[int]:

@@ -76,7 +76,7 @@ def find_moments(runs: Sequence[str], count: int | None = None) -> list[Moment]:
         raise InputError(f"--checkpoints {count}; wanted a whole number from 1")
     moments: list[Moment] = []
     for text in runs:
-        spec = parse_spec(text)
+        spec = parse_spec(text, "RUN", "[label=]RUN, a folder that `diffusionlens train` made")
         path = expand_path(spec.rest)
         if not is_run(path):
             state = "is not a training run" if path.exists() else "does not exist"

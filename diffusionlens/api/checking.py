@@ -44,9 +44,9 @@ def check(
             if len(models) == 1:
                 raise
             refused.append({"model": model, "reason": str(error)})
-    if described or not (refused or data):
+    if described or not (refused or data is not None):
         refuse_doubles([entry["label"] for entry in described])
-    found = None if data is None else _check_data(open_data(data), images, progress)
+    found = None if data is None else _check_data(open_data(data, "--data"), images, progress)
     return {"models": described, "refused": refused, "data": found}
 
 

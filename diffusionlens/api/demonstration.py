@@ -13,6 +13,7 @@ from diffusionlens.api.measuring import Measured, measure
 from diffusionlens.api.tracking import Tracked, track
 from diffusionlens.errors import InputError
 from diffusionlens.models.run_directory import MANIFEST, is_run, list_weights
+from diffusionlens.spec import given_path
 
 ATTENTIONS = ("softmax", "entmax15")
 TRAINING_DATA = "train=scenes:?n=8000&size=64"
@@ -50,7 +51,7 @@ def demo(
     Raises:
         InputError: `out` can't be made, or a training failed.
     """
-    place = Path(out).expanduser()
+    place = given_path("--out", out, "a directory to make")
     _check(place)
     runs = {attention: place / "runs" / attention for attention in ATTENTIONS}
     _train_together(runs, settings)

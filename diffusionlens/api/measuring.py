@@ -82,7 +82,7 @@ def measure(
                 analyses, layers, images, size, fit, batch_size, device, workers, seed, options, explore
             )
             opening = prepare_models(given)
-            source = open_data(data) if isinstance(data, str) else data
+            source = open_data(data, "--data") if isinstance(data, str) else data
             backbones = [open_model() for open_model in opening]
         measurement = measure_backbones(backbones, source, settings, progress, processes)
         with processes.together():

@@ -1,6 +1,5 @@
 """`probe`: heads trained on frozen tokens, to a result directory."""
 
-import os
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from diffusionlens.models import Backbone, prepare_models
 from diffusionlens.options import SEEDS
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target
-from diffusionlens.spec import expand_path, parse_size
+from diffusionlens.spec import given_path, parse_size
 
 _SEEDS = 3
 
@@ -104,8 +103,8 @@ def probe(
             if save_heads and (task == "classification" or out is None):
                 raise InputError("--save-heads is for segmentation and depth, and needs --out")
             opening = prepare_models([models] if isinstance(models, str | Backbone) else list(models))
-            test_source = open_data(data) if isinstance(data, str) else data
-            train_source = open_data(train) if isinstance(train, str) else train
+            test_source = open_data(data, "--data") if isinstance(data, str) else data
+            train_source = open_data(train, "--train") if isinstance(train, str) else train
             backbones = [open_model() for open_model in opening]
         outcome = probe_backbones(backbones, test_source, train_source, settings, progress, processes)
         with processes.together():
@@ -124,12 +123,12 @@ def _path(option: str, given: Path | str | None) -> Path | None:
     """Absolute, `~` and links followed.
 
     Raises:
-        InputError: no system has such a path.
+        InputError: it is empty, or no system has such a path.
     """
     if given is None:
         return None
     try:
-        place = expand_path(os.fspath(given)).resolve()
+        place = given_path(option, given, "a file of heads" if option == "--heads" else "a directory to make").resolve()
         place.exists()
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"{option} {given} is no path ({in_short(error)})") from None

@@ -9,6 +9,7 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.requests import check_numbers, silent
 from diffusionlens.invocation import command_line
+from diffusionlens.models import prepare_models
 from diffusionlens.pages.directory import check_target
 from diffusionlens.pages.findings import Finding
 from diffusionlens.plans.content import Finished
@@ -83,6 +84,9 @@ def report(
         place: Path = processes.share(target)
         with processes.together():
             resolve_device(device, processes)
+            prepare_models(
+                [models] if isinstance(models, str) else list(models)
+            )  # what is wrong with one is told first
             chosen = without(read_plan(plan, settings), without_parts)
             pairs = assign(chosen, *([texts] if isinstance(texts, str) else list(texts) for texts in (data, train)))
             jobs = jobs_of(chosen, pairs, images, size)

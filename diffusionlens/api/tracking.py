@@ -77,7 +77,7 @@ def track(
             settings = settings_of(
                 analyses, layers, images, size, fit, batch_size, device, workers, seed, options=options
             )
-            source = open_data(data) if isinstance(data, str) else data
+            source = open_data(data, "--data") if isinstance(data, str) else data
             moments, broken = set_aside(found, settings.layers)
             if processes.rank == 0:
                 for entry in broken:

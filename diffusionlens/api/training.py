@@ -48,7 +48,7 @@ def train(
     if diagnose_images is not None:
         DIAGNOSE_IMAGES.check(diagnose_images)
     if diagnose is not None:
-        held_out = open_data(diagnose) if isinstance(diagnose, str) else diagnose
+        held_out = open_data(diagnose, "--diagnose") if isinstance(diagnose, str) else diagnose
         chosen = settings_of(diagnose_analyses, "all", diagnose_images, None, "crop", None, "auto", 0, 0)
         hook = Diagnosis(held_out, chosen, lambda line: print(line, file=sys.stderr, flush=True))
     return run_training(recipe, data, out, overlays=overlays, settings=settings, resume=resume, after_save=hook)

@@ -106,7 +106,7 @@ def bench_measure(
 
 
 def _decoded(backbone: Backbone, data: str, images: int, batch_size: int) -> list[Batch]:
-    source = open_data(data)
+    source = open_data(data, "--data")
     preparing = backbone.preprocessing
     transform = FitTransform(backbone.size, preparing.mean, preparing.std, interpolation=preparing.interpolation)
     indices = range(min(images, len(source)))

@@ -90,7 +90,7 @@ def bench_train(
         torch.set_num_threads(threads)
     recipes = {name: read_recipe(recipe, (), [*settings, f"model.attention={name}"]) for name in ATTENTIONS}
     common = recipes[ATTENTIONS[0]]
-    source = open_data(data)
+    source = open_data(data, "--data")
     ranks = Ranks.join(common.run.device)
     try:
         if ranks.count > 1:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli.parts import Json, Seed, at_work, say
+from diffusionlens.cli.parts import Json, Seed, at_work, place, say
 from diffusionlens.errors import printable
 
 
@@ -17,7 +17,7 @@ def compare(
     ],
     baseline: Annotated[str | None, typer.Option(help="model to compare with; default the first of all")] = None,
     model: Annotated[list[str] | None, typer.Option(help="only this model, and the baseline; may be repeated")] = None,
-    out: Annotated[Path | None, typer.Option(help="result directory to make; default none, only print")] = None,
+    out: Annotated[Path | None, place("--out", "result directory to make; default none, only print")] = None,
     seed: Seed = 0,
     allow_differences: Annotated[
         bool, typer.Option("--allow-differences", help="compare though data or options differ; the page says so")

@@ -4,17 +4,13 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from diffusionlens import api
-from diffusionlens.cli.parts import Json, at_work, say
+from diffusionlens.cli.parts import Json, at_work, place, say
 from diffusionlens.errors import printable
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="directory to make, or of a demo to go on with")] = Path(
-        "diffusionlens-demo"
-    ),
+    out: Annotated[Path, place("--out", "directory to make, or of a demo to go on with")] = Path("diffusionlens-demo"),
     as_json: Json = False,
 ) -> None:
     """Train, measure and track two small models on built-in pictures. A few minutes on two cores, no download."""

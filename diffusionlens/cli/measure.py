@@ -21,6 +21,7 @@ from diffusionlens.cli.parts import (
     Size,
     Workers,
     at_work,
+    place,
     say,
     whole,
 )
@@ -32,7 +33,7 @@ def measure(
     models: Models,
     data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]; KIND: voc, coco, imagenet, ...")],
     out: Annotated[
-        Path, typer.Option(help="result directory to make; an earlier result is replaced when this one is whole")
+        Path, place("--out", "result directory to make; an earlier result is replaced when this one is whole")
     ],
     analyses: Analyses = "standard",
     layers: Layers = "all",

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,17 @@ def whole(kind: Whole, help: str) -> Any:
         return kind.parse(text)
 
     return typer.Option(kind.option, parser=integer, help=help)
+
+
+def place(option: str, help: str) -> Any:
+    """An option that takes a path. An empty one is refused here: made a Path of, it would be the directory one is in."""
+
+    def path(text: str) -> Path:  # its name stands in --help
+        if not str(text).strip():
+            raise InputError(f"{option} is empty; wanted a path")
+        return Path(text)
+
+    return typer.Option(option, parser=path, help=help)
 
 
 MODEL_HELP = "[label=]timm:NAME, shipped:NAME, a weights file, or RUN[@epoch=N] of `train`"

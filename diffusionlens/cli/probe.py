@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli.parts import BatchSize, Device, Json, Layers, Models, Size, Workers, at_work, say, whole
+from diffusionlens.cli.parts import BatchSize, Device, Json, Layers, Models, Size, Workers, at_work, place, say, whole
 from diffusionlens.errors import printable
 from diffusionlens.options import SEED, SEEDS
 
@@ -16,7 +16,7 @@ def probe(
     task: Annotated[str, typer.Argument(metavar="TASK", help="segmentation, depth or classification")],
     models: Models,
     data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]: what the heads are scored on")],
-    out: Annotated[Path, typer.Option(help="result directory to make")],
+    out: Annotated[Path, place("--out", "result directory to make")],
     train: Annotated[str | None, typer.Option(help="DATA that the heads learn from")] = None,
     tokens: Annotated[
         str, typer.Option(help="all, or some of patch,cls,cls+patch,shuffled_cls+patch,mean+patch")
@@ -26,9 +26,9 @@ def probe(
     preset: Annotated[
         str, typer.Option(help="fast (tokens are cached); dinov2, dino (as published; for a GPU)")
     ] = "fast",
-    cache: Annotated[Path | None, typer.Option(help="directory that keeps the tokens for later runs")] = None,
+    cache: Annotated[Path | None, place("--cache", "directory that keeps the tokens for later runs")] = None,
     save_heads: Annotated[bool, typer.Option("--save-heads", help="keep the heads in OUT/heads")] = False,
-    heads: Annotated[Path | None, typer.Option(help="such a file, to score without training")] = None,
+    heads: Annotated[Path | None, place("--heads", "such a file, to score without training")] = None,
     size: Size = None,
     batch_size: BatchSize = None,
     device: Device = "auto",

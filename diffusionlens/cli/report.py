@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli.parts import BatchSize, Device, Images, Json, Seed, Size, Workers, at_work, say
+from diffusionlens.cli.parts import BatchSize, Device, Images, Json, Seed, Size, Workers, at_work, place, say
 from diffusionlens.errors import printable
 from diffusionlens.progress import complain
 
@@ -15,7 +15,7 @@ from diffusionlens.progress import complain
 def report(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="a YAML file, or a shipped plan: paper, quick, training")],
     model: Annotated[list[str], typer.Option(help="MODEL, may be repeated; the first is the baseline")],
-    out: Annotated[Path, typer.Option(help="result directory to make")],
+    out: Annotated[Path, place("--out", "result directory to make")],
     data: Annotated[
         list[str] | None, typer.Option(help="[ROLE=]DATA, may be repeated; without a role it goes wherever it fits")
     ] = None,

@@ -20,6 +20,7 @@ from diffusionlens.cli.parts import (
     Size,
     Workers,
     at_work,
+    place,
     say,
     whole,
 )
@@ -31,7 +32,7 @@ from diffusionlens.progress import complain
 def track(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="[label=]run directory of `train`")],
     data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]; KIND: voc, coco, imagenet, ...")],
-    out: Annotated[Path, typer.Option(help="result directory to make")],
+    out: Annotated[Path, place("--out", "result directory to make")],
     checkpoints: Annotated[int | None, whole(CHECKPOINTS, "at most so many of each run, evenly spaced")] = None,
     analyses: Analyses = TRACKED,
     layers: Layers = "all",

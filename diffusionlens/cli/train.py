@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.cli.parts import Json, say, whole
+from diffusionlens.cli.parts import Json, place, say, whole
 from diffusionlens.options import DIAGNOSE_IMAGES, TRACKED
 
 
@@ -17,7 +17,7 @@ def train(
     data: Annotated[
         list[str], typer.Option(help="[label=]KIND:ROOT[?key=value]; may be repeated; annotations are not used")
     ],
-    out: Annotated[Path, typer.Option(help="run directory to make, or to go on with")],
+    out: Annotated[Path, place("--out", "run directory to make, or to go on with")],
     overlay: Annotated[
         list[str] | None, typer.Option(help="recipe to lay over it, as boosted; may be repeated")
     ] = None,

@@ -68,7 +68,7 @@ def read_result(text: str) -> Result:
     Raises:
         InputError: no such directory, not a result, or a damaged one.
     """
-    spec = parse_spec(text)
+    spec = parse_spec(text, "DIR", "[label=]DIR, a directory that `measure`, `track` or `probe` made")
     path = expand_path(spec.rest)
     if not path.is_dir():
         raise InputError(f"{path} {'is a file' if path.exists() else 'does not exist'}; {_WANTED}")

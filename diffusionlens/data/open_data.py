@@ -37,14 +37,15 @@ READERS: dict[str, Callable[[Spec], PictureSource]] = {
 }
 
 
-def open_data(text: str) -> PictureSource:
-    """Opens `[label=]KIND:ROOT[?key=value]`: finds the files and reads the lists, not the pictures.
+def open_data(text: str, option: str = "DATA") -> PictureSource:
+    """Opens `[label=]KIND:ROOT[?key=value]`: finds the files and reads the lists, not the pictures. `option` is what gave it,
+    for the message.
 
     Raises:
         InputError: an unknown kind or option, or a root in another layout (says which files were looked for); a folder or
             list can't be read.
     """
-    spec = parse_spec(text)
+    spec = parse_spec(text, option, "[label=]KIND:ROOT, for example voc:ROOT or scenes:?n=64")
     known = ", ".join(f"{kind}:" for kind in READERS)
     if not spec.kind:
         raise InputError(

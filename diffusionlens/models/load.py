@@ -88,7 +88,7 @@ def prepare_model(text: str) -> Callable[[], Backbone]:
     Raises:
         InputError: no such kind of model, no such file, or an option that is unknown or of another form.
     """
-    spec = parse_spec(text)
+    spec = parse_spec(text, "MODEL", "[label=]timm:NAME, shipped:NAME, a weights file or a RUN")
     opening = _prepared(spec)
     attention = choice(spec, "attention", get_args(AttentionName))
     return opening if attention is None else lambda: convert(opening(), attention)  # type: ignore[arg-type]

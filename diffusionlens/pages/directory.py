@@ -10,6 +10,7 @@ from pathlib import Path
 
 from diffusionlens.errors import InputError
 from diffusionlens.locks import temporary_directory
+from diffusionlens.spec import given_path
 
 CONTENTS = {
     "index.html": "the page",
@@ -61,7 +62,7 @@ def _place(out: Path | str) -> Path:
         raise InputError("--out holds a NUL byte, which no name may; wanted a directory to make")
     try:
         os.fsencode(text)
-        path = Path(text).expanduser()
+        path = given_path("--out", text, "a directory to make")
         if path.is_symlink() and not path.exists():
             raise InputError(f"--out {out} is a link to nothing; remove it or choose another directory")
         return path.resolve()

@@ -79,7 +79,8 @@ def assign(plan: Plan, data: Sequence[str], train: Sequence[str]) -> dict[str, l
     Raises:
         InputError: something is missing (everything that is, in one line), fits nowhere, or is not to be told apart.
     """
-    given, learned = ([_open(text, plan) for text in texts] for texts in (data, train))
+    given = [_open(text, plan, "--data") for text in data]
+    learned = [_open(text, plan, "--train") for text in train]
     used = dict.fromkeys(section.data for section in plan.sections.values() if not isinstance(section, TableSection))
     found: dict[str, list[Pair]] = {}
     missing: list[str] = []
@@ -107,6 +108,7 @@ def assign(plan: Plan, data: Sequence[str], train: Sequence[str]) -> dict[str, l
     if missing:
         raise InputError(
             f"the plan needs more than was given: {'; '.join(missing)}. What you don't have can be left out with --without ROLE"
+            f"{_no_roles([*given, *learned], plan)}"
         )
     for flag, texts in (("--data", given), ("--train", learned)):
         for one in texts:
@@ -117,8 +119,8 @@ def assign(plan: Plan, data: Sequence[str], train: Sequence[str]) -> dict[str, l
     return found
 
 
-def _open(text: str, plan: Plan) -> _Given:
-    spec = parse_spec(text)
+def _open(text: str, plan: Plan, flag: str = "DATA") -> _Given:
+    spec = parse_spec(text, flag, "[ROLE=]DATA, for example voc:ROOT")
     role, label, bare = None, spec.label, text
     if spec.label is not None:
         head, _, rest = spec.label.partition(".")
@@ -126,7 +128,7 @@ def _open(text: str, plan: Plan) -> _Given:
             role, label = head, rest or None
             bare = text[len(spec.label) + 1 :]
             bare = bare if label is None else f"{label}={bare}"
-    own = parse_spec(bare)
+    own = parse_spec(bare, flag, "[ROLE=]DATA, for example voc:ROOT")
     return _Given(bare, role, own.label is not None, own.kind, open_data(bare))
 
 
@@ -189,7 +191,17 @@ def _unused(flag: str, one: _Given, plan: Plan, found: Mapping[str, Collection[P
     asks = "; ".join(f"{name}: {plan.data[name].what}" for name in found)
     full = [name for name, pairs in found.items() if pairs and not plan.data[name].many and flag == "--data"]
     hint = f"; {' and '.join(full)} take{'s' * (len(full) == 1)} one data set each, the first that fits" if full else ""
-    return f"{flag} {one.text} (it has {has}) is used by no section; the plan asks for {asks}{hint}"
+    return f"{flag} {one.text} (it has {has}) is used by no section; the plan asks for {asks}{hint}{_no_roles([one], plan)}"
+
+
+def _no_roles(given: Sequence[_Given], plan: Plan) -> str:
+    """The end of a message: labels that were perhaps meant as roles."""
+    labels = [one.source.label for one in given if one.role is None and one.named]
+    if not labels:
+        return ""
+    near = get_close_matches(labels[0], plan.data, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"; '{labels[0]}' was taken for a label, as the plan has the roles {', '.join(plan.data)}{hint}"
 
 
 def _refuse_same_labels(found: Mapping[str, Sequence[Pair]]) -> None:

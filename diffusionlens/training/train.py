@@ -16,7 +16,7 @@ from diffusionlens.data.combined import Combined, combined
 from diffusionlens.errors import InputError, OtherProcessError, in_short
 from diffusionlens.invocation import command_line
 from diffusionlens.memory import enough_memory
-from diffusionlens.spec import parse_spec
+from diffusionlens.spec import given_path, parse_spec
 from diffusionlens.training.build import build_learner
 from diffusionlens.training.checkpoints.checkpoint import random_state, restore_random_state, seed_everything
 from diffusionlens.training.checkpoints.resumption import check_fits, read_whole
@@ -85,7 +85,7 @@ def train(
     elif overlays or settings:
         raise InputError("overlays and settings go with the name of a recipe; a Recipe is final")
     check_extras(recipe)
-    directory = RunDirectory(Path(out))
+    directory = RunDirectory(given_path("--out", out, "a run directory to make"))
     if resume:
         directory.check_old()
     source = _open(data)
@@ -206,7 +206,7 @@ def _carry_out(
 
 def _open(data: str | PictureSource | Sequence[str | PictureSource]) -> PictureSource:
     several = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
-    return combined([open_data(one) if isinstance(one, str) else one for one in several])
+    return combined([open_data(one, "--data") if isinstance(one, str) else one for one in several])
 
 
 def _identity(source: PictureSource) -> dict[str, Any]:

@@ -213,3 +213,14 @@ def test_choices() -> None:
     assert parse_layers("-1,0,3", 12, "a") == (0, 3, 12)
     assert parse_analyses("pca, pib") == ["pib", "pca"]
     assert parse_options(["pib.max_box_area=0.25"])["pib"].max_box_area == 0.25  # type: ignore[attr-defined]
+
+
+def test_progress_says_what_is_done_before_the_first_batch_ends() -> None:
+    said: list[tuple[str, int, int]] = []
+    measure(MODEL, DATA, images=3, analyses="norms", batch_size=2, progress=lambda *one: said.append(one))
+    assert said[0] == ("a: pictures at 64 x 64 px, 2 at a time", 0, 3)
+    assert said[-1] == ("a: pictures at 64 x 64 px, 2 at a time", 3, 3)
+    said.clear()
+    large = "a=timm:vit_tiny_patch16_224?pretrained=false"
+    measure(large, DATA, images=1, layers="0", analyses="norms", size="720", progress=lambda *one: said.append(one))
+    assert said[0] == ("a: an empty picture of 720 x 720 px, to try the model", 0, 1)

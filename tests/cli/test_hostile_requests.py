@@ -4,16 +4,20 @@ All of them in this process, and none gets as far as a network or a picture."""
 
 import gzip
 import json
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
+from PIL import Image
 
+import diffusionlens
 from diffusionlens.cli import main
 from diffusionlens.cli.bench import bench
 from diffusionlens.cli.main import app
+from diffusionlens.errors import InputError
 
 MODEL = "a=timm:vit_tiny_patch16_224?pretrained=false&img_size=64"
 DATA = "scenes:?n=2"
@@ -123,6 +127,79 @@ def test_options_of_a_model_are_refused_before_anything_is_opened(
     line = refused([*command, *models, "--data", DATA, *learned, "--out", "o"], monkeypatch, capsys)
     assert model.partition("?")[2].partition("&")[0].partition("=")[2][:20] in line
     assert [path.name for path in tmp_path.iterdir()] == ["b.pth"]
+
+
+EMPTY = {
+    "--out of measure": (["measure", MODEL, "--data", DATA, "--out", ""], "--out is empty"),
+    "--out of probe": (["probe", "depth", MODEL, "--data", DATA, "--train", DATA, "--out", " "], "--out is empty"),
+    "--out of compare": (["compare", "a", "b", "--out", ""], "--out is empty"),
+    "--out of track": (["track", "run", "--data", DATA, "--out", ""], "--out is empty"),
+    "--out of report": (["report", "quick", "--model", MODEL, "--data", DATA, "--out", ""], "--out is empty"),
+    "--out of train": (["train", "tiny_scenes_softmax", "--data", DATA, "--out", ""], "--out is empty"),
+    "--out of demo": (["demo", "--out", ""], "--out is empty"),
+    "--cache": (["probe", "depth", MODEL, "--data", DATA, "--train", DATA, "--out", "o", "--cache", ""], "--cache is empty"),
+    "--heads": (["probe", "depth", MODEL, "--data", DATA, "--out", "o", "--heads", ""], "--heads is empty"),
+    "MODEL": (["measure", "", "--data", DATA, "--out", "o"], "MODEL '' is empty; wanted [label=]timm:NAME"),
+    "MODEL behind a label": (["measure", "a=", "--data", DATA, "--out", "o"], "MODEL 'a=' names nothing"),
+    "MODEL of check": (["check", ""], "MODEL '' is empty"),
+    "MODEL of report": (["report", "quick", "--model", "", "--data", DATA, "--out", "o"], "MODEL '' is empty"),
+    "DATA": (["measure", MODEL, "--data", "", "--out", "o"], "--data '' is empty; wanted [label=]KIND:ROOT"),
+    "DATA behind a label": (["measure", MODEL, "--data", "a=", "--out", "o"], "--data 'a=' names nothing"),
+    "DATA of check": (["check", "--data", ""], "--data '' is empty"),
+    "DATA of train": (["train", "tiny_scenes_softmax", "--data", "", "--out", "o"], "--data '' is empty"),
+    "DATA of report": (["report", "quick", "--model", MODEL, "--data", "", "--out", "o"], "--data '' is empty; wanted [ROLE=]DATA"),
+    "--train": (["probe", "depth", MODEL, "--data", DATA, "--train", "", "--out", "o"], "--train '' is empty"),
+    "--train of report": (["report", "quick", "--model", MODEL, "--data", DATA, "--train", "", "--out", "o"], "--train '' is empty"),
+    "--diagnose": (["train", "tiny_scenes_softmax", "--data", DATA, "--out", "o", "--diagnose", ""], "--diagnose '' is empty"),
+    "?boxes": (["measure", MODEL, "--data", "folder:p?boxes=", "--out", "o"], "?boxes in 'folder:p?boxes=' is empty"),
+    "?list": (["measure", MODEL, "--data", "nyuv2:p?list=", "--out", "o"], "?list in 'nyuv2:p?list=' is empty"),
+    "RUN": (["track", "", "--data", DATA, "--out", "o"], "RUN '' is empty"),
+    "DIR": (["compare", "", "b", "--out", "o"], "DIR '' is empty"),
+}  # fmt: skip
+"""What a shell makes of a variable that is not set."""
+
+
+@pytest.mark.parametrize("kind", list(EMPTY))
+def test_what_is_empty_is_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "p" / "a.png")
+    arguments, said = EMPTY[kind]
+    assert refused(arguments, monkeypatch, capsys).startswith(f"error: {said}")
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_an_empty_path_is_refused_of_a_program_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for begin in (
+        lambda: diffusionlens.measure(MODEL, DATA, ""),
+        lambda: diffusionlens.train("tiny_scenes_softmax", DATA, ""),
+        lambda: diffusionlens.demo(""),
+        lambda: diffusionlens.probe("depth", MODEL, DATA, DATA, "o", cache=""),
+    ):
+        with pytest.raises(InputError, match=r"^--(out|cache) is empty; wanted"):
+            begin()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (["segmentaton=folder:p"], "'segmentaton' was taken for a label, as the plan has the roles .*did you mean 'segmentation'"),
+        (["pictures=scenes:?n=8", "nonrole=folder:p"], "'nonrole' was taken for a label, as the plan has the roles pictures, segmentation$"),
+    ],
+)  # fmt: skip
+def test_a_label_that_was_meant_for_a_role(
+    data: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "p" / "a.png")
+    given = [part for one in data for part in ("--data", one)]
+    line = refused(["report", "quick", "--model", MODEL, *given, "--train", DATA, "--out", "o"], monkeypatch, capsys)
+    assert re.search(said, line), line
 
 
 NUMBERS = {

@@ -92,6 +92,12 @@ def test_parts_are_left_out(tmp_path: Path) -> None:
     assert "main" not in without(plan, ["dense", "pib"]).sections
     with pytest.raises(InputError, match="no such role or section"):
         without(plan, ["depth"])
+    with pytest.raises(
+        InputError, match=r"--without segmentatio: .* \(it has pictures, segmentation, pib, .*mean 'segmentation'"
+    ) as said:
+        without(read_plan("quick"), ["segmentatio"])
+    known = str(said.value).partition("(it has ")[2].partition(")")[0].split(", ")
+    assert len(known) == len(set(known))
     with pytest.raises(InputError, match="leaves no section"):
         without(plan, ["dense", "pictures"])
 

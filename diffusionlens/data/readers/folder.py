@@ -9,7 +9,7 @@ from diffusionlens.data.readers.voc_xml import match_xml, read_voc_xml
 from diffusionlens.data.sample import Picture
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.errors import InputError
-from diffusionlens.spec import Spec, check_query, expand_path
+from diffusionlens.spec import Spec, check_query, given_path
 
 _QUERY = {
     "boxes": "folder of VOC-style XML files with the pictures' names; default: beside each picture"
@@ -33,7 +33,7 @@ class Folder:
         pictures = pictures_below(self.folder)
         refuse_empty(pictures, self.folder, "pictures")
         given = spec.query.get("boxes")
-        boxes = self.folder if given is None else expand_path(given)
+        boxes = self.folder if given is None else given_path(f"?boxes in '{spec.text}'", given, "a folder of XML files")
         if not boxes.is_dir():
             raise InputError(f"?boxes={given} is not a folder; wanted the XML annotations of {self.folder}")
         self._annotations, unclear = match_xml(pictures, self.folder, boxes)

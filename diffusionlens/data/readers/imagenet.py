@@ -10,7 +10,7 @@ from diffusionlens.data.readers.voc_xml import match_xml, read_voc_xml
 from diffusionlens.data.sample import Picture, UnreadablePicture
 from diffusionlens.data.subset import COUNT_OPTION
 from diffusionlens.errors import InputError
-from diffusionlens.spec import Spec, check_query, expand_path
+from diffusionlens.spec import Spec, check_query, given_path
 
 _QUERY = {"split": "train or val, default val", "boxes": "folder of the XML annotations"} | COUNT_OPTION
 
@@ -61,7 +61,7 @@ class ImageNet:
     @staticmethod
     def _boxes_folder(spec: Spec, root: Path, folder: Path, split: str) -> Path | None:
         if "boxes" in spec.query:
-            given = expand_path(spec.query["boxes"])
+            given = given_path(f"?boxes in '{spec.text}'", spec.query["boxes"], "a folder of XML files")
             if not given.is_dir():
                 raise InputError(f"?boxes={given} is not a folder; wanted the XML annotations of {folder}")
             return given

@@ -8,7 +8,7 @@ from diffusionlens.data.conditions import unreadable
 from diffusionlens.data.readers.layout import inside, pictures_below
 from diffusionlens.data.readers.pairs import Pair
 from diffusionlens.errors import InputError
-from diffusionlens.spec import Spec, expand_path
+from diffusionlens.spec import Spec, given_path
 
 # So many lines of a list show which folder its paths start from.
 _TRIED = 20
@@ -73,7 +73,7 @@ def given_list(spec: Spec, root: Path) -> Path | None:
     """
     if "list" not in spec.query:
         return None
-    given = expand_path(spec.query["list"])
+    given = given_path(f"?list in '{spec.text}'", spec.query["list"], "a file of picture names")
     for path in (given, root / given):
         if path.is_file():
             return path

@@ -2,16 +2,19 @@
 
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from torch import nn
 
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.models.backbone import Backbone, Origin
 from diffusionlens.models.checkpoints.families import find_timm
+from diffusionlens.models.checkpoints.hub import from_the_cache, why_unreachable
 from diffusionlens.models.checkpoints.loading import fill, outline
 from diffusionlens.models.checkpoints.normalization import given_normalization
 from diffusionlens.models.checkpoints.weights_file import sha256
@@ -37,14 +40,22 @@ def from_timm(spec: Spec, *, pretrained: bool, variant: Variant) -> Backbone:
         InputError: its weights can't be had.
     """
     name = spec.rest
+    unreachable = why_unreachable() if pretrained else None
     try:
         # Untrained weights are drawn from a fixed seed: the same command gives the same numbers.
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        with (
+            warnings.catch_warnings(),
+            torch.random.fork_rng(devices=[]),
+            nullcontext() if unreachable is None else from_the_cache(),
+        ):
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
             model = timm.create_model(name, pretrained=pretrained, num_classes=0, **variant.options)
     except Exception as error:  # timm and the hub raise of every kind: no network, no weights of this name
         reason = in_short(error)
+        if unreachable is not None:
+            missing = isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled)
+            reason = f"{unreachable}; {'its weights are not in the cache either' if missing else reason}"
         hint = f"; without a network use a weights file, or timm:{name}?pretrained=false for an untrained model"
         raise InputError(f"timm could not make '{name}' ({reason}){hint if pretrained else ''}") from None
     remember(model, variant)

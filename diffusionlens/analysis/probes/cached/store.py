@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from diffusionlens.analysis.measure import Progress
+from diffusionlens.analysis.measure import Progress, going_on
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.capture import capture
 from diffusionlens.data.batches import load_batches
@@ -264,7 +264,7 @@ def _forward_all(
     name = f"targets-{processes.rank}.bin"
     part, done, offset = _Part([], [], []), 0, 0
     backbone.to(request.device)
-    what = f"{backbone.label}: tokens of {request.source.label}"
+    what = going_on(backbone, min(request.batch_size, len(mine)), f"tokens of {request.source.label}")
     progress(what, 0, len(mine))
     with (work / name).open("wb") as targets:
         for batch, skipped in load_batches(
