@@ -20,7 +20,7 @@ from diffusionlens.errors import InputError
 from diffusionlens.models.load import load_model
 from diffusionlens.plans.plan_files import read_plan
 from diffusionlens.spec import parse_spec
-from diffusionlens.training.recipe_files import known_keys, read_recipe, shipped_recipes, write_recipe
+from diffusionlens.training.recipe_files import RECIPES, known_keys, read_recipe, write_recipe
 from tests.plans.tiny import PLAN
 
 CASES = settings(
@@ -158,7 +158,7 @@ def test_recipe_files(data: st.DataObject, tmp_path: Path) -> None:
 
 
 @CASES
-@given(key=st.sampled_from(list(known_keys())), value=ODD, recipe=st.sampled_from(sorted(shipped_recipes())))
+@given(key=st.sampled_from(list(known_keys())), value=ODD, recipe=st.sampled_from(sorted(RECIPES.shipped())))
 def test_recipe_settings(key: str, value: Any, recipe: str) -> None:
     found = understood(lambda: read_recipe(recipe, settings=[f"{key}={value}"]))
     if found is not None:
