@@ -4,12 +4,16 @@ import diffusionlens._scratch  # isort: skip  (before anything that writes tempo
 import diffusionlens._environment  # noqa: F401  isort: skip  (before anything imports torch)
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
-from diffusionlens.api import check, compare, demo, measure, probe, report, track, train
-from diffusionlens.calibration import calibrate
-from diffusionlens.data import open_data
+from diffusionlens._lazy import attach
 from diffusionlens.errors import InputError
-from diffusionlens.models import load_model
+
+if TYPE_CHECKING:
+    from diffusionlens.api import check, compare, demo, measure, probe, report, track, train
+    from diffusionlens.calibration import calibrate
+    from diffusionlens.data import open_data
+    from diffusionlens.models import load_model
 
 try:
     __version__ = version("diffusionlens")
@@ -30,3 +34,23 @@ __all__ = [
     "track",
     "train",
 ]
+
+_COMMANDS = ("check", "compare", "demo", "measure", "probe", "report", "track", "train")
+_ROOMS = (
+    "analysis",
+    "api",
+    "attention",
+    "calibration",
+    "capture",
+    "comparison",
+    "data",
+    "figures",
+    "models",
+    "plans",
+    "training",
+)
+__getattr__, __dir__ = attach(
+    __name__,
+    dict.fromkeys(_COMMANDS, "api") | {"calibrate": "calibration", "open_data": "data", "load_model": "models"},
+    _ROOMS,
+)

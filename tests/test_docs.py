@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 
+from diffusionlens.analysis.probes.settings.presets import _BY_PRESET
 from diffusionlens.analysis.registry import DIAGNOSTICS
 from diffusionlens.cli.main import app
 
@@ -112,3 +113,11 @@ def test_options_of_the_explorer() -> None:
     for field in set(DIAGNOSTICS["explorer"].options_type.model_fields) - {"pictures"}:  # which is `--explore`
         assert f"--set explorer.{field}=" in page
     assert "--explore 8" in page
+
+
+def test_settings_of_probes() -> None:
+    """The table of settings has every key of every preset, once, and no other."""
+    cells = re.findall(r"^\| (`.*?) \|", _section(ROOT / "docs" / "probing.md", "Settings"), re.MULTILINE)
+    named = [key for cell in cells for key in re.findall(r"`(\w+)`", cell)]
+    recipes = [recipe for tasks in _BY_PRESET.values() for recipe in tasks.values()]
+    assert sorted(named) == sorted({key for recipe in recipes for key in type(recipe).model_fields})

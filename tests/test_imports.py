@@ -24,6 +24,53 @@ def test_every_module_is_importable() -> None:
         import_module(name)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--version"], 0),
+        (["--help"], 0),
+        (["measure", "--help"], 0),
+        (["bench", "train", "--help"], 0),
+        (["measure", "a", "--images", "x"], 2),
+        (["report", "paper", "--sise", "3"], 2),
+    ],
+)
+def test_help_and_mistyped_options_wait_for_nothing(arguments: list[str], status: int) -> None:
+    """torch and what builds on it take seconds to import."""
+    script = (
+        f"import sys; sys.argv = ['diffusionlens', *{arguments}]\nfrom diffusionlens.cli import main\ntry:\n    main()\n"
+        "except SystemExit as left:\n    print('left', left.code, *sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    said, code, *modules = done.stdout.splitlines()[-1].split()
+    assert (said, code) == ("left", str(status))
+    heavy = {
+        "torch",
+        "timm",
+        "torchvision",
+        "torchmetrics",
+        "sklearn",
+        "scipy",
+        "numpy",
+        "pandas",
+        "matplotlib",
+        "numba",
+        "PIL",
+    }
+    assert not heavy & set(modules)
+    assert "typer" in modules
+
+
+def test_every_name_can_be_had() -> None:
+    """They come when they are asked for."""
+    for package in (diffusionlens, diffusionlens.api):
+        assert set(package.__all__) <= set(dir(package))
+        for name in package.__all__:
+            assert getattr(package, name).__class__ is not type(sys)
+        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+            _ = package.nonsense
+
+
 @pytest.mark.slow
 def test_runs_beside_modules_of_any_name(tmp_path: Path) -> None:
     """`python -m` looks into the folder one is in first; all that the program has lies under its own name."""

@@ -14,11 +14,12 @@ from diffusionlens.analysis.probes.run import ProbeSettings
 from diffusionlens.analysis.probes.settings.presets import recipe_for
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.api.measuring import Measured
-from diffusionlens.api.requests import SEEDS, check_numbers, silent
+from diffusionlens.api.requests import check_numbers, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.errors import InputError, in_short
 from diffusionlens.invocation import command_line
 from diffusionlens.models import Backbone, prepare_models
+from diffusionlens.options import SEEDS
 from diffusionlens.pages.bundle import write_bundle
 from diffusionlens.pages.directory import check_target
 from diffusionlens.spec import given_path, parse_size

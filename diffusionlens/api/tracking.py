@@ -8,16 +8,14 @@ from diffusionlens.analysis.measure import Progress
 from diffusionlens.analysis.processes import Processes
 from diffusionlens.analysis.track import Track, find_moments, set_aside
 from diffusionlens.analysis.track import track as track_moments
-from diffusionlens.api.requests import CHECKPOINTS, settings_of, silent
+from diffusionlens.api.requests import settings_of, silent
 from diffusionlens.data import PictureSource, open_data
 from diffusionlens.data.transforms.fit import Fit
 from diffusionlens.invocation import command_line
+from diffusionlens.options import CHECKPOINTS, TRACKED
 from diffusionlens.pages.directory import check_target
 from diffusionlens.pages.findings import Finding
 from diffusionlens.pages.track import track_findings, write_track
-
-TRACKED = "pib,norms,sparsity,similarity"
-"""The analyses whose numbers make curves over training."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from diffusionlens.api.requests import DIAGNOSE_IMAGES, settings_of
-from diffusionlens.api.tracking import TRACKED
+from diffusionlens.api.requests import settings_of
 from diffusionlens.data import PictureSource, open_data
+from diffusionlens.options import DIAGNOSE_IMAGES, TRACKED
 from diffusionlens.pages.diagnosis import Diagnosis
 from diffusionlens.training.recipe import Recipe
 from diffusionlens.training.train import Trained

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffusionlens.analysis.device import resolve_device
-from diffusionlens.api.requests import ROUNDS
 from diffusionlens.attention import entmax15_attention
 from diffusionlens.bench.machine import machine, peak_allocation
 from diffusionlens.errors import InputError
 from diffusionlens.models import build
+from diffusionlens.options import ROUNDS
 
 Clock = Literal["wall", "cpu"]
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]

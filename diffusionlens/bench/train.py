@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from diffusionlens.api.requests import ROUNDS, STEPS
 from diffusionlens.bench.machine import machine
 from diffusionlens.data import open_data
 from diffusionlens.errors import InputError
+from diffusionlens.options import ROUNDS, STEPS
 from diffusionlens.training.build import build_learner
 from diffusionlens.training.checkpoints.checkpoint import seed_everything
 from diffusionlens.training.dino.step import train_step

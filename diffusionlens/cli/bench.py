@@ -1,16 +1,12 @@
-"""`diffusionlens bench`: what things cost on this machine."""
+"""`diffusionlens bench`: what things cost on this machine. The commands import what they time: `--help` need not wait for it."""
 
 import json
 from typing import Annotated
 
 import typer
 
-from diffusionlens.api.requests import BATCH_SIZE, IMAGES, ROUNDS, THREADS
-from diffusionlens.api.requests import STEPS as NUMBER_OF_STEPS
-from diffusionlens.bench.attention import STEPS, bench_attention, parse_clock, parse_numbers, parse_shapes
-from diffusionlens.bench.measure import bench_measure
-from diffusionlens.bench.train import bench_train
 from diffusionlens.cli.parts import Device, Json, at_work, say, whole
+from diffusionlens.options import BATCH_SIZE, IMAGES, ROUNDS, STEPS, THREADS
 
 bench = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Time the program on this machine; ratios, alternated in one run."
@@ -30,6 +26,8 @@ def measure_bench(
     as_json: Json = False,
 ) -> None:
     """Time `measure` against the bare forward pass. All analyses over all layers, on the same decoded pictures."""
+    from diffusionlens.bench.measure import bench_measure
+
     found = bench_measure(model, data, images, rounds, batch_size, threads, parts=parts, memory=memory)
     say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
@@ -50,18 +48,20 @@ def attention_bench(
     as_json: Json = False,
 ) -> None:
     """Time entmax attention against softmax attention."""
+    from diffusionlens.bench import attention
+
     with at_work() as progress:
-        found = bench_attention(
+        found = attention.bench_attention(
             device,
-            parse_shapes(shapes),
+            attention.parse_shapes(shapes),
             dtypes.split(","),
-            parse_numbers(stds, "--stds"),
+            attention.parse_numbers(stds, "--stds"),
             rounds,
-            parse_clock(clock),
+            attention.parse_clock(clock),
             threads,
             progress,
             package=package,
-            steps=STEPS if steps else (),
+            steps=attention.STEPS if steps else (),
         )
     say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
@@ -74,12 +74,14 @@ def train_bench(
     data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]")] = "scenes:?n=512&size=64",
     setting: Annotated[list[str] | None, typer.Option("--set", help="key of the recipe, as batch_size=64")] = None,
     rounds: Annotated[int, whole(ROUNDS, "rounds; softmax and entmax alternate")] = 7,
-    steps: Annotated[int, whole(NUMBER_OF_STEPS, "steps of each in a round")] = 5,
+    steps: Annotated[int, whole(STEPS, "steps of each in a round")] = 5,
     threads: Annotated[int | None, whole(THREADS, "CPU threads; default torch's own choice")] = None,
     as_json: Json = False,
 ) -> None:
     """Time whole training steps with softmax and with entmax. Pictures a second, the ratio, and the share of time that
     training waits for pictures."""
+    from diffusionlens.bench.train import bench_train
+
     with at_work() as progress:
         found = bench_train(recipe, data, setting or [], rounds, steps, threads, progress)
     say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])

@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import typer
 
 from diffusionlens import api
 from diffusionlens.cli.parts import Json, Seed, at_work, place, say
 from diffusionlens.errors import printable
-from diffusionlens.pages.comparison_findings import shown_differences
 
 
 def compare(
@@ -32,6 +30,10 @@ def compare(
             directories, out, baseline=baseline, models=model or [], seed=seed, allow_differences=allow_differences
         )
     if as_json:
+        import pandas as pd  # here, as `--help` need not wait for it
+
+        from diffusionlens.pages.comparison_findings import shown_differences
+
         shown = [
             {
                 "model": row.model,

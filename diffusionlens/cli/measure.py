@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.api.requests import EXPLORE
 from diffusionlens.cli.parts import (
     Analyses,
     BatchSize,
@@ -27,6 +26,7 @@ from diffusionlens.cli.parts import (
     whole,
 )
 from diffusionlens.errors import printable
+from diffusionlens.options import EXPLORE
 
 
 def measure(
@@ -73,7 +73,7 @@ def measure(
         _print_measured(measured, as_json=as_json)
 
 
-def _print_measured(measured: api.Measured, *, as_json: bool) -> None:
+def _print_measured(measured: "api.Measured", *, as_json: bool) -> None:
     if as_json:
         models = [entry["label"] for entry in measured.measurement.manifest["models"]]
         found = [{"model": finding.model, "text": finding.text} for finding in measured.findings]

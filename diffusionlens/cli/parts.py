@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from diffusionlens.api.requests import BATCH_SIZE, IMAGES, SEED, WORKERS, Whole
 from diffusionlens.errors import InputError
+from diffusionlens.options import BATCH_SIZE, IMAGES, SEED, WORKERS, Whole
 from diffusionlens.progress import ProgressReport, complain
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.api.requests import SEED, SEEDS
 from diffusionlens.cli.parts import BatchSize, Device, Json, Layers, Models, Size, Workers, at_work, place, say, whole
 from diffusionlens.errors import printable
+from diffusionlens.options import SEED, SEEDS
 
 
 def probe(

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.api.requests import CHECKPOINTS
 from diffusionlens.cli.parts import (
     Analyses,
     BatchSize,
@@ -26,6 +25,7 @@ from diffusionlens.cli.parts import (
     whole,
 )
 from diffusionlens.errors import printable
+from diffusionlens.options import CHECKPOINTS, TRACKED
 from diffusionlens.progress import complain
 
 
@@ -34,7 +34,7 @@ def track(
     data: Annotated[str, typer.Option(help="[label=]KIND:ROOT[?key=value]; KIND: voc, coco, imagenet, ...")],
     out: Annotated[Path, place("--out", "result directory to make")],
     checkpoints: Annotated[int | None, whole(CHECKPOINTS, "at most so many of each run, evenly spaced")] = None,
-    analyses: Analyses = api.TRACKED,
+    analyses: Analyses = TRACKED,
     layers: Layers = "all",
     images: Images = None,
     size: Size = None,

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from diffusionlens import api
-from diffusionlens.api.requests import DIAGNOSE_IMAGES
 from diffusionlens.cli.parts import Json, place, say, whole
+from diffusionlens.options import DIAGNOSE_IMAGES, TRACKED
 
 
 def train(
@@ -27,7 +27,7 @@ def train(
         str | None, typer.Option(help="held-out DATA; every numbered checkpoint is measured, into RUN/diagnostics")
     ] = None,
     diagnose_images: Annotated[int, whole(DIAGNOSE_IMAGES, "at most so many pictures of it, evenly spaced")] = 256,
-    diagnose_analyses: Annotated[str, typer.Option(help="as --analyses of measure")] = api.TRACKED,
+    diagnose_analyses: Annotated[str, typer.Option(help="as --analyses of measure")] = TRACKED,
     as_json: Json = False,
 ) -> None:
     """Train a ViT as DINO does, with softmax or entmax attention. Several processes: torchrun."""

@@ -24,7 +24,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     out = tmp_path / "demo"
     with pytest.raises(InputError, match=r"training of the softmax model failed: .*learning"):
         demonstration.demo(out, settings=["optimizer.learning=1"])
-    demonstration.demo(out, settings=SETTINGS, images=4)
+    shown = demonstration.demo(out, settings=SETTINGS, images=4)
     assert "entmax15: step 2/2" in capfd.readouterr().err
     table = read_table(out / "measure" / "results.csv")
     assert list(table["model"].unique()) == ["softmax-untrained", "softmax", "entmax15-untrained", "entmax15"]
@@ -41,13 +41,15 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
     before = (out / "runs" / "softmax" / "teacher" / "last.safetensors").read_bytes()
     monkeypatch.setattr(sys, "argv", ["diffusionlens", "demo", "--out", str(out), "--json"])
-    monkeypatch.setattr(demonstration, "HELD_OUT_DATA", "held-out=scenes:?n=3&seed=1&size=64")
+    monkeypatch.setattr(demonstration, "measure", lambda *_, **__: shown.measured)  # once is enough
+    monkeypatch.setattr(demonstration, "track", lambda *_, **__: shown.tracked)
     with pytest.raises(SystemExit) as left:
         main()
     assert not left.value.code
     printed = json.loads(capfd.readouterr().out)
     assert Path(printed["page"]).is_file()
     assert Path(printed["track"]).is_file()
+    assert printed["page"] != printed["track"]
     assert (out / "runs" / "softmax" / "teacher" / "last.safetensors").read_bytes() == before
 
 

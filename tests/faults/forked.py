@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import diffusionlens
+
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["diffusionlens.cli", "matplotlib.pyplot", "tests.faults.forked"])
-_HERE = Path(__file__).parents[2]
+_CONTEXT.set_forkserver_preload(["matplotlib.pyplot", "tests.faults.forked"])
+_IMPORTED = [getattr(diffusionlens, name) for name in diffusionlens.__all__]
+"""Everything that the commands import when they are called, here before the fork."""
 
 
 def _command(arguments: Sequence[str], log: str) -> None:

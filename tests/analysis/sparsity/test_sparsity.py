@@ -12,7 +12,6 @@ from diffusionlens.capture import AttentionBlock
 from tests.analysis.planted import PATCH, planted_batch, planted_context, planted_trace
 
 GRID = (3, 4)
-PATCHES = 12
 
 
 def measured(
