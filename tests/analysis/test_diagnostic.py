@@ -9,10 +9,11 @@ from diffusionlens.analysis.diagnostic import Context, Diagnostic
 from diffusionlens.analysis.measure import feed, needed_layers
 from diffusionlens.analysis.registry import DIAGNOSTICS, make
 from diffusionlens.data.open_data import open_data
-from diffusionlens.data.sample import Batch, collate
+from diffusionlens.data.sample import Batch
 from diffusionlens.data.transforms.fit import FitTransform
 from diffusionlens.models.load import load_model
 from diffusionlens.results import COLUMNS
+from tests.analysis.planted import collate
 
 PICTURES = 12
 SOURCE = open_data(f"scenes:?n={PICTURES}&size=48")
