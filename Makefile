@@ -13,7 +13,7 @@ demo: $(READY) ## train, measure and track two small models on built-in pictures
 	$(BIN)/diffusionlens demo --out build/demo
 
 test: $(READY) lint docs ## lint, types, import contracts, documents and all tests; about 25 minutes on two cores after the set-up
-	$(BIN)/pytest -n 3 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
 lint: $(READY) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

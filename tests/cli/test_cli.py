@@ -35,7 +35,7 @@ def test_measure_as_a_program(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"page: {out / 'index.html'}"
-    assert "a: 4/4" in done.stderr
+    assert "a: pictures at 64 x 64 px, 4 at a time: 4/4" in done.stderr
 
 
 @pytest.mark.slow
