@@ -146,7 +146,7 @@ def test_attention_of_a_model_string(tmp_path: Path) -> None:
     zeros: list[Tensor] = []
     capture(sparse, pictures(soft), [lambda block: zeros.append((block.weights - entmax15(block.logits)).abs().max())])
     assert max(zeros) < 1e-6
-    with pytest.raises(InputError, match="attention=entmax.*wanted one of softmax, entmax15"):
+    with pytest.raises(InputError, match=r"attention=entmax.*wanted one of softmax, entmax15"):
         load_model(f"{tmp_path}/soft.safetensors?attention=entmax")
 
 

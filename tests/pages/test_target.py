@@ -28,7 +28,7 @@ def everything_in(place: Path) -> list[Path]:
         ("new/" + "x" * 256 + "/out", "File name too long"),
         ("/".join(["x" * 200] * 21), "File name too long"),
         ("a\0b", "NUL"),
-        ("\ud800", "home folder of an unknown user"),
+        ("\ud800", "is no path here"),
         ("~no such user/x", "home folder of an unknown user"),
         ("", "--out is empty"),
         ("/proc/nowhere/out", "can't be made"),
