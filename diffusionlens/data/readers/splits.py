@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from stat import S_ISREG
 
 from diffusionlens.data.conditions import unreadable
 from diffusionlens.data.readers.layout import inside, pictures_below
@@ -81,11 +82,16 @@ def given_list(spec: Spec, root: Path) -> Path | None:
 
 
 def file_inside(folder: Path, name: str) -> Path | None:
-    """The file `name` below `folder`; None when there is none or the name leads out."""
+    """The file `name` below `folder`; None when there is none or the name leads out.
+
+    One that may not be looked at is taken to be there: whoever opens it is told why it can't be.
+    """
     path = inside(folder, name)
     try:
-        return path if path is not None and path.is_file() else None
-    except OSError:  # a name too long for the file system
+        return path if path is not None and S_ISREG(path.stat().st_mode) else None
+    except PermissionError:
+        return path
+    except (OSError, ValueError):  # none, or a name that the file system does not take
         return None
 
 

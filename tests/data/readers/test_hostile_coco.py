@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as rle_tools
 
-from diffusionlens.data import Picture, open_data
+from diffusionlens.data import Picture, UnreadablePicture, open_data
 from diffusionlens.data.readers.coco_file import instance_mask
 from diffusionlens.errors import InputError
 
@@ -168,6 +168,26 @@ def test_a_picture_without_a_size_is_skipped(side: Any, tmp_path: Path) -> None:
         ("1.png", "its entry states no width and height in pixels"),
         ("../x", "listed, but the file does not exist"),
     ]
+
+
+def test_a_picture_that_may_not_be_looked_at_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder may be closed to this user, so that even asking whether it exists is refused."""
+    there = spec(tmp_path, [], [IMAGE, IMAGE | {"id": 2, "file_name": "closed/2.png"}])
+    refused: dict[str, Any] = {"stat": Path.stat, "open": Path.open}
+    for name, true in refused.items():
+
+        def closed(path: Path, *args: Any, true: Any = true, **named: Any) -> Any:
+            if path.parent.name == "closed":
+                raise PermissionError(13, "Permission denied")
+            return true(path, *args, **named)
+
+        monkeypatch.setattr(Path, name, closed)
+    source = open_data(there)
+    assert [source.name(index) for index in range(len(source))] == [IMAGE["file_name"], "closed/2.png"]
+    with pytest.raises(UnreadablePicture, match=r"may not be read \(Permission denied\)"):
+        source.open(1)
 
 
 def test_boxes_alone_are_no_masks(tmp_path: Path) -> None:
