@@ -105,9 +105,13 @@ def _name_levels(axes: Axes, levels: list[tuple[float, str]], gap: float = 5.0) 
 
 
 def small_multiples(
-    results: pd.DataFrame, models: Sequence[str], panels: Sequence[Panel], columns: int = 3
+    results: pd.DataFrame, models: Sequence[str], panels: Sequence[Panel], columns: int = 3, *, zero: bool = False
 ) -> Figure | None:
-    """A grid of panels; panels without rows are left out, and None is returned when none is left."""
+    """A grid of panels; panels without rows are left out, and None is returned when none is left.
+
+    Args:
+        zero: each panel has a line at 0, for values that are differences.
+    """
     present = [panel for panel in panels if not panel.rows(results).empty]
     if not present:
         return None
@@ -116,6 +120,8 @@ def small_multiples(
     figure = new_figure(3.0 * columns + 0.4, 2.35 * rows + 0.4)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, panel in zip(grid.flat, present, strict=False):
+        if zero:
+            axes.axhline(0, color=SOFT, linestyle=":", linewidth=1.2, zorder=1)
         draw_curves(axes, panel.rows(results), models)
         axes.set_title(panel.title)
         axes.set_ylabel(panel.label)
