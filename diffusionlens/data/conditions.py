@@ -1,6 +1,8 @@
 """What the machine, and not a file, is to blame for: no more open files, no memory, no permission, a disk that fails."""
 
 import errno
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 import numpy as np
 
@@ -18,6 +20,18 @@ _WORDS = (
     "too many open files",
     "ancdata",
 )  # what torch says of it where an open file was to be handed to another process
+
+
+def regular(path: Path) -> Path:
+    """`path` itself, unless it is a pipe, a socket or a device, which would be waited for without end.
+
+    Raises:
+        OSError: it is, or it can't be looked at.
+    """
+    mode = path.stat().st_mode
+    if not S_ISREG(mode) and not S_ISDIR(mode):
+        raise OSError(errno.ENOTSUP, "not a regular file")
+    return path
 
 
 def refuse_shortage(error: BaseException, doing: str) -> None:

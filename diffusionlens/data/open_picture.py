@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from torch import Tensor
 
-from diffusionlens.data.conditions import reason_of, refuse_shortage
+from diffusionlens.data.conditions import reason_of, refuse_shortage, regular
 from diffusionlens.data.sample import UnreadablePicture
 
 # Pictures are opened as streams: of a path, Pillow 12 maps uncompressed grey TIFFs that EXIF turns by the wrong size.
@@ -51,7 +51,7 @@ def open_rgb(path: Path, annotated_size: tuple[int, int] | None = None, *, boxes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, on odd but readable files
         try:
-            with path.open("rb") as stream, Image.open(stream) as file:
+            with regular(path).open("rb") as stream, Image.open(stream) as file:
                 orientation = _orientation(file)
                 file.load()
                 picture = _upright(file.copy())
@@ -176,7 +176,7 @@ def open_stored(path: Path, what: str) -> Stored:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with path.open("rb") as stream, Image.open(stream) as file:
+            with regular(path).open("rb") as stream, Image.open(stream) as file:
                 # Pillow stretches grey of few bits over 0..255, which would turn class 3 into class 51.
                 stretched = {"L;2": 85, "L;4": 17}.get(_raw_mode(file), 1)
                 turned = _orientation(file) if file.format == "TIFF" else 1  # the one kind that Pillow turns by itself

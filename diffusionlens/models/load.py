@@ -7,7 +7,7 @@ from typing import get_args
 
 import timm
 
-from diffusionlens.errors import InputError
+from diffusionlens.errors import InputError, some
 from diffusionlens.models.architecture import Architecture, read_architecture
 from diffusionlens.models.backbone import Backbone, Origin, Preprocessing
 from diffusionlens.models.checkpoints.families import Weights, find_backbone
@@ -25,7 +25,14 @@ from diffusionlens.models.checkpoints.query import choice, flag, heads_of, refus
 from diffusionlens.models.checkpoints.shipped import find_shipped
 from diffusionlens.models.checkpoints.timm_models import from_file_of_timm, from_timm, variant_for
 from diffusionlens.models.checkpoints.unwrap import BRANCHES
-from diffusionlens.models.checkpoints.weights_file import SUFFIXES, read_weights, refuse_missing, sha256
+from diffusionlens.models.checkpoints.weights_file import (
+    SUFFIXES,
+    begins_like_weights,
+    label_of,
+    read_weights,
+    refuse_missing,
+    sha256,
+)
 from diffusionlens.models.convert import convert
 from diffusionlens.models.positions import POSITION_RULES
 from diffusionlens.models.run_directory import find_checkpoint, find_weights
@@ -116,10 +123,12 @@ def _prepared(spec: Spec) -> Callable[[], Backbone]:
         (find_checkpoint if student else find_weights)(*run)
         return partial(from_run, spec, *run)
     if is_folder:
+        there = sorted(entry.name for entry in path.iterdir() if entry.suffix in SUFFIXES)
+        near = f"; it holds {some(there)}" if there else ""
         raise InputError(
-            f"{path} is a folder, and no training run; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME"
+            f"{path} is a folder, and no training run; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME{near}"
         )
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in SUFFIXES and not begins_like_weights(path):
         near = f"; did you mean timm:{spec.rest}?" if timm.is_model(spec.rest) else ""
         raise InputError(f"'{spec.rest}' is not a weights file ({', '.join(SUFFIXES)}) or timm:NAME{near}")
     return _prepared_file(spec, path)
@@ -174,7 +183,7 @@ def _from_file(
         notes=tuple(notes),
     )
     return backbone_of(
-        spec.label or path.stem,
+        spec.label or label_of(path),
         model,
         origin,
         preprocessing=given or found.preprocessing,

@@ -105,6 +105,25 @@ def test_what_can_not_be_read_is_not_called_damaged(
     assert not {"damaged", "cut", "valid"} & set(caught.value.reason.split())
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("kind", list(OPENERS))
+def test_a_pipe_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    for name in ("a.png", "a.xml"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(UnreadablePicture, match=r"can't be read \(not a regular file\)"):
+        OPENERS[kind](tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_in_place_of_a_file_of_the_data_set(tmp_path: Path) -> None:
+    (tmp_path / "annotations").mkdir()
+    os.mkfifo(tmp_path / "annotations/instances_val2017.json")
+    with pytest.raises(
+        InputError, match=r"instances_val2017\.json can't be read \(not a regular file\); wanted a COCO file"
+    ):
+        open_data(f"coco:{tmp_path}")
+
+
 def test_errors_that_damage_provokes_are_still_damage() -> None:
     for error in (OSError("image file is truncated"), OSError(errno.EINVAL, "Invalid argument"), ValueError("x")):
         assert conditions.reason_of(error) is None

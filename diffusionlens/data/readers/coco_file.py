@@ -12,7 +12,7 @@ import torch
 from pycocotools import mask as rle_tools
 from torch import Tensor
 
-from diffusionlens.data.conditions import unreadable
+from diffusionlens.data.conditions import regular, unreadable
 from diffusionlens.data.sample import IGNORE
 from diffusionlens.errors import InputError, in_short
 
@@ -60,7 +60,7 @@ def read_panoptic(path: Path) -> CocoFile:
 
 def _read(path: Path, keys: tuple[str, ...]) -> CocoFile:
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(regular(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise unreadable(error, path, "a COCO file (images, annotations, categories)") from None
     except (ValueError, RecursionError) as error:

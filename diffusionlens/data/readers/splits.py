@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from stat import S_ISREG
 
-from diffusionlens.data.conditions import unreadable
+from diffusionlens.data.conditions import regular, unreadable
 from diffusionlens.data.readers.layout import inside, pictures_below
 from diffusionlens.data.readers.pairs import Pair
 from diffusionlens.errors import InputError
@@ -60,7 +60,7 @@ def read_list(path: Path) -> list[list[str]]:
         InputError: it can't be read.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        text = regular(path).read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise unreadable(error, path, "a list of pictures") from None
     return [fields for line in text.splitlines() if (fields := line.split())]

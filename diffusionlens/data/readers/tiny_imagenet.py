@@ -51,7 +51,7 @@ class TinyImageNet:
         present = {entry.wnid for entry in self._entries}
         self.mask_classes: Sequence[str] = ()
         self.classes: Sequence[str] = sorted(
-            set(listed.read_text(encoding="utf-8").split()) | present if listed.is_file() else present
+            set(listed.read_text(encoding="utf-8", errors="replace").split()) | present if listed.is_file() else present
         )
         self._number = {name: place for place, name in enumerate(self.classes)}
 

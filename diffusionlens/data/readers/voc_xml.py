@@ -11,7 +11,7 @@ from defusedxml.common import DefusedXmlException, DTDForbidden, EntitiesForbidd
 from defusedxml.ElementTree import parse
 
 from diffusionlens.data.boxes import BoxList
-from diffusionlens.data.conditions import reason_of, refuse_shortage
+from diffusionlens.data.conditions import reason_of, refuse_shortage, regular
 from diffusionlens.data.readers.layout import files_below
 from diffusionlens.data.sample import UnreadablePicture
 from diffusionlens.errors import in_short
@@ -57,7 +57,7 @@ def read_voc_xml(path: Path) -> tuple[tuple[int, int] | None, list[XmlObject]]:
         InputError: the machine has run out of open files or memory.
     """
     try:
-        root = parse(path).getroot()
+        root = parse(regular(path)).getroot()
     except FileNotFoundError:
         raise UnreadablePicture(str(path), "the annotation does not exist") from None
     except (ParseError, DefusedXmlException, ValueError, OSError, LookupError, MemoryError) as error:

@@ -74,7 +74,7 @@ def find_timm(content: Mapping[Any, Any], wanted_branch: str | None, own: State,
     anchor = _ANCHORS[0] if _ANCHORS[0] in own else max(own, key=len)
     found = Weights(**vars(unwrap(content, wanted_branch, [anchor], file)), family="timm")
     unknown = Weights({key: value for key, value in found.state.items() if key not in own})
-    _drop(unknown, _HEADS | _COMPUTED | {r"mask_token$": "used in pretraining only"})
+    _drop(unknown, _HEADS | _COMPUTED | _PRETRAINING)
     found.state = {key: value for key, value in found.state.items() if key in own or key in unknown.state}
     found.dropped += unknown.dropped
     check_tensors(found.state, file)
@@ -124,7 +124,9 @@ _HEADS = {
     r"(head|head_dist|fc|linear|projector|predictor|pre_logits|classifier|dino_head|ibot_head)\.": "head",
     r"attn_pool\.": "pooling head",
 }
-_NOT_FOR_TOKENS = _HEADS | {r"mask_token$": "used in pretraining only"}
+# Mask tokens (iBOT calls its own masked_embed), and the decoder of masked autoencoders.
+_PRETRAINING = {r"(mask_token|masked_embed)$|decoder(_pos_embed$|_\w+\.|\.)": "used in pretraining only"}
+_NOT_FOR_TOKENS = _HEADS | _PRETRAINING
 _COMPUTED = {r"(.*\.)?(relative_position_index$|rope\.)": "computed, not learned"}
 
 

@@ -14,7 +14,7 @@ from diffusionlens.models.checkpoints.loading import fill
 from diffusionlens.models.checkpoints.own_format import Description, read_description
 from diffusionlens.models.checkpoints.query import choice, refuse_options
 from diffusionlens.models.checkpoints.unwrap import BRANCHES
-from diffusionlens.models.checkpoints.weights_file import read_weights, sha256
+from diffusionlens.models.checkpoints.weights_file import label_of, read_weights, sha256
 from diffusionlens.models.positions import POSITION_RULES
 from diffusionlens.models.run_directory import (
     CHECKPOINTS,
@@ -58,7 +58,7 @@ def _backbone(spec: Spec, path: Path, model: nn.Module, description: Description
     )
     rule = choice(spec, "positions", POSITION_RULES) or description.position_rule
     return backbone_of(
-        spec.label or path.stem,
+        spec.label or label_of(path),
         model,
         origin,
         preprocessing=description.preprocessing,

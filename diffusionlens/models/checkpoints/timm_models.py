@@ -17,7 +17,7 @@ from diffusionlens.models.checkpoints.families import find_timm
 from diffusionlens.models.checkpoints.hub import from_the_cache, why_unreachable
 from diffusionlens.models.checkpoints.loading import fill, outline
 from diffusionlens.models.checkpoints.normalization import given_normalization
-from diffusionlens.models.checkpoints.weights_file import sha256
+from diffusionlens.models.checkpoints.weights_file import label_of, sha256
 from diffusionlens.models.positions import PositionRule, refuse_uneven
 from diffusionlens.models.timm_adapter import backbone_of
 from diffusionlens.models.variant import Variant, refuse_unknown, remember
@@ -96,7 +96,7 @@ def from_file_of_timm(
         dropped=tuple(found.dropped),
         notes=(f"{facts} are those of timm's {full_name}",),
     )
-    return backbone_of(spec.label or path.stem, model, origin, preprocessing=given, position_rule=rule or "timm")
+    return backbone_of(spec.label or label_of(path), model, origin, preprocessing=given, position_rule=rule or "timm")
 
 
 def _variant(spec: Spec, name: str, prefix: str) -> Variant:

@@ -11,6 +11,17 @@ from diffusionlens.errors import InputError, some
 State = dict[str, Tensor]
 BRANCHES = ("teacher", "student")
 
+# What trainings call the moving average of the weights and the weights that it follows: teacher and student, as in DINO. Of the
+# other names either alone says nothing.
+_PAIRS = (
+    BRANCHES,
+    ("target_encoder", "encoder"),
+    ("momentum_encoder", "base_encoder"),
+    ("state_dict_ema", "state_dict"),
+    ("model_ema", "model"),
+    ("ema", "model"),
+)
+
 # Names that torch's own wrappers put into a path; never part of a model's naming.
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "module", "backbone", "encoder")
@@ -75,13 +86,14 @@ def _innermost(
 
 
 def _chosen(nested: list[Any], branch: str | None, found: Unwrapped, file: str) -> Any:
-    branches = [name for name in BRANCHES if name in nested]
-    if branches:
-        chosen = branch or branches[0]
-        if chosen not in branches:
-            raise InputError(f"{file} has no branch '{branch}'; it has {', '.join(branches)}")
-        found.branch = chosen
-        return chosen
+    for pair in _PAIRS:
+        named = {name: own for name, own in zip(BRANCHES, pair, strict=True) if own in nested}
+        if len(named) == 2 or (pair == BRANCHES and named):
+            chosen = branch or next(iter(named))
+            if chosen not in named:
+                raise InputError(f"{file} has no branch '{branch}'; it has {', '.join(named)}")
+            found.branch = chosen
+            return named[chosen]
     container = next((key for key in _CONTAINERS if key in nested), None)
     if container is None and len(nested) > 1:
         raise InputError(f"{file} holds several networks ({some(nested)}); save the one that is meant alone")
@@ -134,11 +146,15 @@ def _prefix(tensors: State, branch: str | None, anchors: Sequence[str], found: U
     """What stands before the backbone's own names ("backbone.", "teacher.backbone.", "dinov2.", ...)."""
     prefixes = {key[: -len(anchor)] for key in tensors for anchor in anchors if _is_anchor(key, [anchor])}
     if len(prefixes) > 1 or branch:
-        of_branch = {name: [prefix for prefix in prefixes if prefix.split(".")[0] == name] for name in BRANCHES}
-        name = branch or ("teacher" if of_branch["teacher"] else "student")
-        if len(of_branch[name]) == 1:
-            found.branch = name
-            return of_branch[name][0]
+        for pair in _PAIRS:
+            named = {
+                name: [prefix for prefix in prefixes if prefix.split(".")[0] == own]
+                for name, own in zip(BRANCHES, pair, strict=True)
+            }
+            name = branch or ("teacher" if named["teacher"] else "student")
+            if len(named[name]) == 1 and (all(named.values()) or pair == BRANCHES):
+                found.branch = name
+                return named[name][0]
         if branch and found.branch != branch:
             raise InputError(f"{file} has no branch '{branch}'; leave out ?branch, it holds one network")
     if len(prefixes) != 1:

@@ -17,12 +17,19 @@ from torch import Tensor
 from diffusionlens.data.conditions import refuse_shortage
 from diffusionlens.errors import InputError, in_short, some
 
+# What such files are usually called; one that has another name and begins like one of them is read, too (.ckpt, .pth.tar).
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
+_TORCH = (b"PK\x03\x04", b"\x80")  # a zip; before torch 1.6 a pickle
 
 # DINO and its descendants keep their command-line arguments in the file. A Namespace is a bare bag of attributes.
 _ALLOWED: list[Any] = [argparse.Namespace]
 
 _GROWTH = 20  # weights that a zip program has packed grow by two at most, constants among them included
+
+
+def label_of(path: Path) -> str:
+    """What a model is called whose user does not say."""
+    return Path(path.name.removesuffix(".tar")).stem
 
 
 def sha256(path: Path) -> str:
@@ -43,8 +50,13 @@ def read_weights(path: Path, *, mapped: bool = False) -> tuple[Mapping[Any, Any]
     """
     refuse_missing(path)
     try:
-        _refuse_text(path)
-        return _read_safetensors(path) if path.suffix == ".safetensors" else (_read_pickle(path, mapped), {})
+        head = _head(path)
+        _refuse_text(path, head)
+        if path.suffix == ".safetensors" and head.startswith(_TORCH) and not _is_safetensors(head):
+            raise InputError(f"{path} holds what torch.save writes, not safetensors; call it .pth")
+        if path.suffix == ".safetensors" or _is_safetensors(head):
+            return _read_safetensors(path)
+        return _read_pickle(path, mapped), {}
     except OSError as error:
         refuse_shortage(error, f"{path} can't be read")
         raise InputError(f"{path} can't be read ({error.strerror or error}); see its permissions") from None
@@ -60,10 +72,33 @@ def refuse_missing(path: Path) -> None:
         raise InputError(f"{path} {state}; wanted a weights file ({', '.join(SUFFIXES)})")
 
 
-def _refuse_text(path: Path) -> None:
-    """Pointers and web pages saved under a weights name are the commonest damaged download."""
+def begins_like_weights(path: Path) -> bool:
+    """Whether `path` is a file that begins as those of torch.save and safetensors do; what it is called says nothing.
+
+    Raises:
+        InputError: there is such a file, and it may not be read.
+    """
+    if not path.is_file():
+        return False
+    try:
+        head = _head(path)
+    except OSError as error:
+        raise InputError(f"{path} can't be read ({error.strerror or error}); see its permissions") from None
+    return head.startswith(_TORCH) or _is_safetensors(head)
+
+
+def _head(path: Path) -> bytes:
     with path.open("rb") as file:
-        head = file.read(512)
+        return file.read(512)
+
+
+def _is_safetensors(head: bytes) -> bool:
+    """The length of the header in eight bytes, then the header, which is JSON."""
+    return head[8:9] == b"{"
+
+
+def _refuse_text(path: Path, head: bytes) -> None:
+    """Pointers and web pages saved under a weights name are the commonest damaged download."""
     if not head:
         raise InputError(f"{path} is empty; download or copy it again")
     if head.startswith(b"version https://git-lfs"):

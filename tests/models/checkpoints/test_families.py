@@ -227,6 +227,45 @@ def test_flat_file_with_both_branches(tmp_path: Path) -> None:
     assert assert_same(tmp_path / "flat.pth", student, "?branch=student").depth == 1
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("target_encoder", "encoder"),
+        ("momentum_encoder", "base_encoder"),
+        ("state_dict_ema", "state_dict"),
+        ("model_ema", "model"),
+        ("ema", "model"),
+    ],
+)
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_moving_average_is_the_teacher(pair: tuple[str, str], flat: bool, tmp_path: Path) -> None:
+    """I-JEPA, MoCo v3, timm and DeiT call it so: as dictionaries, or before the names (MoCo v3)."""
+    networks = dict(zip(pair, (vit(), vit(depth=1)), strict=True))
+    content: dict[str, Any] = {"epoch": 3}
+    for name, network in networks.items():
+        own = dict(network.state_dict()) | head()
+        content |= prefixed(own, f"module.{name}.") if flat else {name: prefixed(own, "module.")}
+    path = tmp_path / "w.pth.tar"
+    torch.save({"state_dict": content} if flat else content, path)
+    backbone = assert_same(path, networks[pair[0]])
+    assert (backbone.label, backbone.origin.branch) == ("w", "teacher")
+    assert assert_same(path, networks[pair[1]], "?branch=student").origin.branch == "student"
+
+
+def test_what_only_pretraining_needs_is_dropped(tmp_path: Path) -> None:
+    """iBOT's mask token, MAE's mask token and decoder; a weight that merely begins like them is not."""
+    model = vit()
+    state, block = dict(model.state_dict()), prefixed(dict(model.blocks[0].state_dict()), "decoder_blocks.0.")  # type: ignore[index]
+    ibot = state | {"masked_embed": torch.zeros(1, WIDTH)}
+    mae = state | block | {"mask_token": torch.zeros(1, 1, 8), "decoder_pos_embed": torch.zeros(1, 17, 8)}
+    mae |= {f"decoder_{name}.weight": torch.zeros(8, 8) for name in ("embed", "norm", "pred")}
+    for content in (ibot, mae):
+        torch.save({"model": content}, tmp_path / "w.pth")
+        dropped = dict(assert_same(tmp_path / "w.pth", model).origin.dropped)
+        assert dropped == dict.fromkeys(content.keys() - state.keys(), "used in pretraining only")
+    refused(state | {"decoderless.weight": torch.zeros(1)}, tmp_path, "decoderless.weight")
+
+
 def test_swiglu(tmp_path: Path) -> None:
     from timm.layers import SwiGLUPacked
 

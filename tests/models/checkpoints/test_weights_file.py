@@ -4,10 +4,12 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from diffusionlens.errors import InputError
 from diffusionlens.models import load_model
@@ -39,6 +41,38 @@ def test_the_refusal_names_what_was_asked_for(tmp_path: Path) -> None:
         read_weights(tmp_path / "w.pth")
 
 
+@pytest.mark.parametrize("name", ["w", "w.ckpt", "w.pth.tar", "w.pth", "w.safetensors", "w.PTH", "checkpoint0040"])
+def test_the_content_says_what_a_file_is(name: str, tmp_path: Path) -> None:
+    state = plain_vit().state_dict()
+    kinds: dict[str, Callable[[Path], None]] = {
+        "zip": lambda path: torch.save(state, path),
+        "pickle": lambda path: torch.save(state, path, _use_new_zipfile_serialization=False),
+        "safetensors": lambda path: save_file(state, path),
+    }
+    for kind, save in kinds.items():
+        save(tmp_path / name)
+        if kind != "safetensors" and name.endswith(".safetensors"):
+            with pytest.raises(InputError, match=r"holds what torch\.save writes, not safetensors; call it \.pth"):
+                load_model(str(tmp_path / name))
+            continue
+        loaded = load_model(str(tmp_path / name)).model.state_dict()
+        assert all(torch.equal(value, loaded[key]) for key, value in state.items()), kind
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF\x03\0\0\0", b"\x89PNG\r\n\x1a\n", b"hello"])
+def test_a_file_of_another_name_and_kind_is_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.ckpt").write_bytes(content)
+    with pytest.raises(InputError, match="is not a weights file"):
+        load_model(str(tmp_path / "x.ckpt"))
+
+
+def test_a_folder_says_which_weights_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(InputError, match=r"or timm:NAME; it holds model\.safetensors$"):
+        load_model(str(tmp_path))
+
+
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors", ".bin"])
 @pytest.mark.parametrize(
     ("content", "message"),
@@ -48,7 +82,7 @@ def test_the_refusal_names_what_was_asked_for(tmp_path: Path) -> None:
         (b"<!DOCTYPE html><html>404</html>", "is a web page"),
         ("Gewichte: größer\n".encode(), "is a text file .it begins 'Gewichte: größer"),
         (b"\x00\x01garbage" * 50, "not a whole|safely"),
-        (b"PK\x03\x04" + b"\x00" * 40, "not a whole|safely"),
+        (b"PK\x03\x04" + b"\x00" * 40, "not a whole|safely|not safetensors"),
     ],
 )
 def test_damage(suffix: str, content: bytes, message: str, tmp_path: Path) -> None:
