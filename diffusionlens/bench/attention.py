@@ -15,6 +15,7 @@ from diffusionlens.analysis.device import resolve_device
 from diffusionlens.attention import entmax15_attention
 from diffusionlens.bench.machine import machine, peak_allocation
 from diffusionlens.errors import InputError
+from diffusionlens.memory import enough_memory, free_memory
 from diffusionlens.models import build
 from diffusionlens.options import ROUNDS
 
@@ -88,7 +89,7 @@ def bench_attention(
     """Runs the comparison; softmax, the package and ours alternate within every round.
 
     Raises:
-        InputError: an unknown type, or `cpu` time asked for on a GPU.
+        InputError: an unknown type, `cpu` time asked for on a GPU, or a shape that does not fit into memory.
     """
     device = str(resolve_device(device))
     if unknown := [dtype for dtype in dtypes if dtype not in DTYPES]:
@@ -96,6 +97,8 @@ def bench_attention(
     ROUNDS.check(rounds)
     if clock == "cpu" and device != "cpu":
         raise InputError("processor time says nothing about a GPU; leave out --clock cpu")
+    for shape in shapes:
+        _refuse_larger_than_memory(shape, device)
     if threads is not None:
         torch.set_num_threads(threads)
     rows: list[Row] = []
@@ -105,12 +108,27 @@ def bench_attention(
             for std in stds:
                 report(progress, done, total)
                 done += 1
-                rows += _operator_rows(shape, dtype, std, device, rounds, clock, package=package)
+                with enough_memory(_named(shape), "give smaller --shapes"):
+                    rows += _operator_rows(shape, dtype, std, device, rounds, clock, package=package)
     for size, pictures in steps:
         report(progress, done, total)
         done += 1
         rows += _step_rows(size, pictures, device, rounds, clock)
     return AttentionBench(machine(device), device, torch.get_num_threads(), rounds, clock, rows)
+
+
+def _named(shape: tuple[int, int, int]) -> str:
+    return "attention of {} x {} x {} (pictures, heads, tokens)".format(*shape)
+
+
+def _refuse_larger_than_memory(shape: tuple[int, int, int], device: str) -> None:
+    """Queries, keys, values and their gradients: less is never needed. A system may lend more than it has, and kill us later."""
+    batch, heads, tokens = shape
+    least, free = 2 * 3 * batch * heads * tokens * _HEAD_WIDTH * 4, free_memory(torch.device(device))
+    if free is not None and least > free:
+        raise InputError(
+            f"{_named(shape)} takes {least / 2**30:.0f} GiB at least, of which {free / 2**30:.0f} are free; give smaller --shapes"
+        )
 
 
 def report(progress: Callable[[str, int, int], None] | None, done: int, total: int) -> None:

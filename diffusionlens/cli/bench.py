@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from diffusionlens.cli.command import Command
 from diffusionlens.cli.parts import Device, Json, at_work, say, whole
 from diffusionlens.options import BATCH_SIZE, IMAGES, ROUNDS, STEPS, THREADS
 
@@ -13,7 +14,7 @@ bench = typer.Typer(
 )
 
 
-@bench.command("measure")
+@bench.command("measure", cls=Command)
 def measure_bench(
     model: Annotated[str, typer.Option(help="MODEL")] = "timm:vit_small_patch16_224?pretrained=false",
     data: Annotated[str, typer.Option(help="DATA")] = "scenes:?n=300&size=224",
@@ -32,7 +33,7 @@ def measure_bench(
     say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
 
-@bench.command("attention")
+@bench.command("attention", cls=Command)
 def attention_bench(
     device: Device = "auto",
     shapes: Annotated[
@@ -66,7 +67,7 @@ def attention_bench(
     say([json.dumps(found.as_dict(), indent=2) if as_json else found.as_text()])
 
 
-@bench.command("train")
+@bench.command("train", cls=Command)
 def train_bench(
     recipe: Annotated[
         str, typer.Option(help="a YAML file, or the name of a shipped recipe; its attention is exchanged")

@@ -11,6 +11,7 @@ import typer
 import diffusionlens
 from diffusionlens.cli.bench import bench
 from diffusionlens.cli.check import check
+from diffusionlens.cli.command import Command
 from diffusionlens.cli.compare import compare
 from diffusionlens.cli.demo import demo
 from diffusionlens.cli.measure import measure
@@ -48,7 +49,7 @@ def _whole(
 
 app.add_typer(bench, name="bench")
 for command in (check, measure, probe, compare, track, report, train, demo):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 # click's UsageError, which typer takes from click or has under its own roof, depending on its version.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]

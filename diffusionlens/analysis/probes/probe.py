@@ -155,8 +155,8 @@ def check_labels(task: str, test: PictureSource, train: PictureSource | None) ->
     one, other = (list(source.mask_classes if task == "segmentation" else source.classes) for source in (test, train))
     if task != "depth" and one != other:
         raise InputError(
-            f"{train.label} has {len(other)} classes and {test.label} {len(one)}, or under other names; train and test need "
-            f"the same"
+            f"--train {train.label} has {len(other)} classes and --data {test.label} {len(one)}, or under other names; "
+            f"train and test need the same"
         )
 
 
