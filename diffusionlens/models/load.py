@@ -114,6 +114,7 @@ def _prepared(spec: Spec) -> Callable[[], Backbone]:
     path = expand_path(spec.rest)
     try:
         run, is_folder = run_of(spec), path.is_dir()
+        there = sorted(entry.name for entry in path.iterdir() if entry.suffix in SUFFIXES) if is_folder else []
     except OSError as error:  # a name too long for the system, or a folder that may not be entered
         raise InputError(f"'{spec.rest}' can't be looked at ({error.strerror}); wanted a weights file") from None
     if run is not None:
@@ -123,7 +124,6 @@ def _prepared(spec: Spec) -> Callable[[], Backbone]:
         (find_checkpoint if student else find_weights)(*run)
         return partial(from_run, spec, *run)
     if is_folder:
-        there = sorted(entry.name for entry in path.iterdir() if entry.suffix in SUFFIXES)
         near = f"; it holds {some(there)}" if there else ""
         raise InputError(
             f"{path} is a folder, and no training run; wanted a weights file ({', '.join(SUFFIXES)}) or timm:NAME{near}"

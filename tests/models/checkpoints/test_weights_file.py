@@ -73,6 +73,15 @@ def test_a_folder_says_which_weights_it_holds(tmp_path: Path) -> None:
         load_model(str(tmp_path))
 
 
+def test_a_folder_that_may_not_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(InputError, match=r"can't be looked at \(Permission denied\)"):
+        load_model(str(tmp_path))
+
+
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors", ".bin"])
 @pytest.mark.parametrize(
     ("content", "message"),
