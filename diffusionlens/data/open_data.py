@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from diffusionlens.data.conditions import unreadable
+from diffusionlens.conditions import unreadable
 from diffusionlens.data.readers.ade20k import ade20k
 from diffusionlens.data.readers.camvid import camvid
 from diffusionlens.data.readers.cityscapes import cityscapes

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from torch import Tensor
 
-from diffusionlens.data.conditions import reason_of, refuse_shortage, regular
+from diffusionlens.conditions import reason_of, refuse_shortage, regular
 from diffusionlens.data.sample import UnreadablePicture
 
 # Pictures are opened as streams: of a path, Pillow 12 maps uncompressed grey TIFFs that EXIF turns by the wrong size.

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader
 
-from diffusionlens.data.conditions import refuse_shortage
+from diffusionlens.conditions import refuse_shortage
 from diffusionlens.errors import InputError
 
 T = TypeVar("T")

@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusionlens.data import UnreadablePicture, conditions, open_data
+from diffusionlens import conditions
+from diffusionlens.data import UnreadablePicture, open_data
 from diffusionlens.data.batches import load_batches
 from diffusionlens.data.open_picture import open_index_mask, open_rgb
 from diffusionlens.data.readers import voc_xml

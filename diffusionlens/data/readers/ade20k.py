@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from diffusionlens.data.conditions import unreadable
+from diffusionlens.conditions import unreadable
 from diffusionlens.data.readers.layout import first_existing, root_of
 from diffusionlens.data.readers.mask_values import IndexValues
 from diffusionlens.data.readers.pairs import PairedPictures

@@ -4,7 +4,7 @@ import csv
 import re
 from pathlib import Path
 
-from diffusionlens.data.conditions import unreadable
+from diffusionlens.conditions import unreadable
 from diffusionlens.data.readers.layout import first_existing, root_of
 from diffusionlens.data.readers.mask_values import ColourValues, IndexValues, in_order
 from diffusionlens.data.readers.pairs import PairedPictures

@@ -12,7 +12,7 @@ import torch
 from pycocotools import mask as rle_tools
 from torch import Tensor
 
-from diffusionlens.data.conditions import regular, unreadable
+from diffusionlens.conditions import regular, unreadable
 from diffusionlens.data.sample import IGNORE
 from diffusionlens.errors import InputError, in_short
 

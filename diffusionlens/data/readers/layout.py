@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from diffusionlens.data.conditions import refuse_shortage, unreadable
+from diffusionlens.conditions import refuse_shortage, unreadable
 from diffusionlens.data.open_picture import SUFFIXES
 from diffusionlens.errors import InputError
 from diffusionlens.spec import Spec, expand_path

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from stat import S_ISREG
 
-from diffusionlens.data.conditions import regular, unreadable
+from diffusionlens.conditions import regular, unreadable
 from diffusionlens.data.readers.layout import inside, pictures_below
 from diffusionlens.data.readers.pairs import Pair
 from diffusionlens.errors import InputError

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from diffusionlens.data.conditions import refuse_shortage
+from diffusionlens.conditions import refuse_shortage
 from diffusionlens.data.open_picture import SUFFIXES
 from diffusionlens.data.readers.depth_values import DepthValues
 from diffusionlens.data.readers.layout import inside, refuse_folder, root_of

@@ -10,8 +10,8 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException, DTDForbidden, EntitiesForbidden, ExternalReferenceForbidden
 from defusedxml.ElementTree import parse
 
+from diffusionlens.conditions import reason_of, refuse_shortage, regular
 from diffusionlens.data.boxes import BoxList
-from diffusionlens.data.conditions import reason_of, refuse_shortage, regular
 from diffusionlens.data.readers.layout import files_below
 from diffusionlens.data.sample import UnreadablePicture
 from diffusionlens.errors import in_short

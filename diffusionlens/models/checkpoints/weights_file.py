@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from diffusionlens.data.conditions import refuse_shortage
+from diffusionlens.conditions import refuse_shortage
 from diffusionlens.errors import InputError, in_short, some
 
 # What such files are usually called; one that has another name and begins like one of them is read, too (.ckpt, .pth.tar).
