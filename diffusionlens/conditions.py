@@ -1,6 +1,7 @@
 """What the machine, and not a file, is to blame for: no more open files, no memory, no permission, a disk that fails."""
 
 import errno
+import re
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
@@ -16,10 +17,12 @@ _ORDINARY = 2**28  # bytes of a picture of 8,192 x 8,192 pixels
 _MORE_FILES = (
     "allow more of them (`ulimit -n 65536`), or give fewer processes that read (--workers, --set run.workers=N)"
 )
-_WORDS = (
-    "too many open files",
-    "ancdata",
-)  # what torch says of it where an open file was to be handed to another process
+# What torch and Rust say of it where they have no number for it; a path in a message may hold any words.
+_WORDS = re.compile(
+    r"^(\w+Error: )?(too many open files|received \d+ items of ancdata)"
+    r"|too many open files( \([a-z ]*\d+\))?\.?$|errno 2[34] on fopen",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 def regular(path: Path) -> Path:
@@ -42,7 +45,7 @@ def refuse_shortage(error: BaseException, doing: str) -> None:
         InputError: says what was being done, and what to do.
     """
     number = error.errno if isinstance(error, OSError) else None
-    if number in _TOO_MANY_FILES or any(words in str(error).lower() for words in _WORDS):
+    if number in _TOO_MANY_FILES or (number is None and _WORDS.search(str(error))):
         raise InputError(f"{doing}: too many files are open; {_MORE_FILES}") from None
     if number == errno.ENOMEM or (isinstance(error, MemoryError) and not _has_memory()):
         raise InputError(

@@ -130,6 +130,37 @@ def test_errors_that_damage_provokes_are_still_damage() -> None:
         assert conditions.reason_of(error) is None
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Too many open files. Communication with the workers is no longer possible.",  # torch, three times
+        "unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)",
+        "open file failed because of errno 24 on fopen: Too many open files, file path: a.pth",
+        "received 0 items of ancdata",  # multiprocessing
+        "Too many open files (os error 24)",  # Rust, so safetensors
+        "Caught RuntimeError in worker process 0.\nRuntimeError: received 0 items of ancdata",
+    ],
+)
+def test_a_shortage_that_is_told_in_words(words: str) -> None:
+    with pytest.raises(InputError, match="too many files are open"):
+        conditions.refuse_shortage(RuntimeError(words), "reading")
+
+
+@pytest.mark.parametrize("name", ["montblancdata", "too many open files"])
+def test_a_path_may_hold_such_words(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "a.png")
+    (folder / "loop.png").symlink_to(folder / "loop.png")
+    source = open_data(f"folder:{folder}")
+    reasons = [
+        entry.reason for _, skipped in load_batches(source, TRANSFORM, range(len(source)), 2, 0) for entry in skipped
+    ]
+    assert not reasons or reasons == ["can't be read (Too many levels of symbolic links)"]
+    conditions.refuse_shortage(ValueError(f"no such picture: '/data/{name}/a.png'"), "reading")
+    conditions.refuse_shortage(OSError(errno.ELOOP, "Too many levels", f"/data/{name}"), "reading")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_shortage_is_one_line_out_of_a_worker_too(
     workers: int, pictures: Path, monkeypatch: pytest.MonkeyPatch
