@@ -20,20 +20,25 @@ def why_unreachable() -> str | None:
     """
     if constants.HF_HUB_OFFLINE or any(key in urllib.request.getproxies() for key in ("https", "http", "all")):
         return None
-    reason = _connect()
+    try:
+        place = urlsplit(constants.ENDPOINT)
+        host, port = place.hostname, place.port or {"http": 80, "https": 443}[place.scheme]
+        (host or "").encode("idna")
+    except (ValueError, KeyError):
+        host = None
+    if not host:
+        return f"HF_ENDPOINT '{constants.ENDPOINT}' is no address; wanted one like https://huggingface.co"
+    reason = _connect(host, port)
     if reason is not None:
         time.sleep(_AGAIN)
-        reason = _connect()
+        reason = _connect(host, port)
     return reason
 
 
-def _connect() -> str | None:
-    place = urlsplit(constants.ENDPOINT)
-    host, seconds = place.hostname or "", max(constants.HF_HUB_ETAG_TIMEOUT, 1)
+def _connect(host: str, port: int) -> str | None:
+    seconds = max(constants.HF_HUB_ETAG_TIMEOUT, 1)
     try:
-        addresses = socket.getaddrinfo(
-            host, place.port or (80 if place.scheme == "http" else 443), type=socket.SOCK_STREAM
-        )
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for family in dict.fromkeys(entry[0] for entry in addresses):
             address = next(entry[4] for entry in addresses if entry[0] == family)
             try:

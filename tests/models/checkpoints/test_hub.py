@@ -1,5 +1,6 @@
 """Without a network: the hub's cache, or one line at once; a network that is only slow is left to the hub's own library."""
 
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,25 @@ def test_a_closed_door_and_silence(listener: socket.socket, monkeypatch: pytest.
 
     monkeypatch.setattr("socket.socket.connect", silence)
     assert hub.why_unreachable() == "127.0.0.1 does not answer within 10 s; HF_HUB_ETAG_TIMEOUT=60 waits longer"
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://localhost:abc",
+        "http://localhost:99999",
+        "http://a..b",
+        "http://[::1",
+        "localhost:1",
+        "",
+        "ftp://hub",
+        "http://",
+    ],
+)
+def test_an_address_that_is_none(endpoint: str, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    refused(f"timm:{NAME}", re.escape(f"HF_ENDPOINT '{endpoint}' is no address; wanted one like https://"))
+    assert asked == []
 
 
 def test_behind_a_proxy_nothing_is_known(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
